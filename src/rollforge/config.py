@@ -202,7 +202,10 @@ def parse_settings(words: Sequence[str]) -> JsonObject:
         for part in parents:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise UsageError(f"-S {word!r}: {part!r} was already given a plain value")
+                raise UsageError(
+                    f"-S {word!r}: {part!r} was already given a plain value",
+                    hint="give the key once: as a plain value, or with fields below it",
+                )
         target[last] = _value(text)
     return settings
 

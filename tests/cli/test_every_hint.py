@@ -40,7 +40,7 @@ VALUES = (
     (".*", "instead", "--limit 5"), (".*", "words", "--fresh"), (".*", r"server\.url", "http://127.0.0.1:9"),
     # runs and files
     (".*", r".*next\(iter\(files.*", "data/dpo/train.jsonl"), (".*", "where", "data/dpo/train.jsonl:1"),
-    (".*", r"taskset\.path", "tasks.jsonl"), (".*", r"paths\[0\]", "my_verifier.py"),
+    (".*", r"taskset\.path|options\.input|file", "tasks.jsonl"), (".*", r"paths\[0\]", "my_verifier.py"),
     (".*", r".*\b(run|runs|self|files|out|path|parent|_path|rollouts)\b.*", RUN),
 )  # fmt: skip
 """What stands in a gap, by the place and the expression in the source; the first rule that fits."""

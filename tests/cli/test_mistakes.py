@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from rollforge.cli import main
+from rollforge.cli.app import build_app
+from rollforge.cli.parse_errors import OTHER_TOOLS_FLAGS
 from rollforge.errors import IncompleteError
 from rollforge.view import ViewOptions, serve
 from tests.builders import make_rollout, write_rows
+from tests.module_graph import SOURCE
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -33,6 +37,7 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     row = {"responses_create_params": {"input": "What is 2 + 2?"}, "expected_answer": "4"}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "tasks.txt").write_text("What is 2 + 2?\n")
+    (tmp_path / "empty.jsonl").write_text("")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,15 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["collect", "-i", "nosuch.jsonl", "-o", "a/b/run", "-m", "simulated"], 2, ["nosuch.jsonl: no such file"]),
         (["collect", "-i", "tasks.jsonl", "--out=run", "-m", "simulated", "--verifier", "nosuch"], 2, ["nosuch"]),
         (["import", "inspect", "nosuch", "-o", "run"], 2, ["nosuch: no such file"]),
+        (["prepare", "tasks.jsonl", "--recipe", "sft"], 2, ["Unknown option: --recipe.", "the recipe is the first word"]),
+        (["prepare", "tasks.jsonl", "sft", "--to", "trl"], 2, ["the recipe first", "prepare sft tasks.jsonl --to trl"]),
+        (["experiences", "tasks.jsonl", "--operators", "x"], 2, ["Unknown option: --operators.", "--pipeline FILE"]),
+        (["metrics", "tasks.jsonl", "--treshold", "1"], 2, ["Unknown option: --treshold. Did you mean --threshold?"]),
+        (["metrics", "tasks.jsonl", "--colour"], 2, ["Unknown option: --colour.", "see all options: rollforge metrics --help"]),
+        ([*COLLECT, "-k", "four"], 2, ["-k four: expected a whole number", "for example: -k 1"]),
+        (["prepare", "sft", "tasks.jsonl", "--to", "trl", "-o", "d", "--min-reward", "high"], 2,
+         ["--min-reward high: expected a number", "for example: --min-reward 0.5"]),
+        (["collect", "-i", "empty.jsonl", "-o", "run", "-m", "simulated"], 2, ["no tasks", "rollforge validate empty.jsonl"]),
         (["eval", "-i", "nosuch.jsonl", "-m", "simulated", "-o", "run"], 2, ["nosuch.jsonl: no such file"]),
     ],
 )  # fmt: skip
@@ -128,3 +142,26 @@ def test_a_price_that_is_not_known_is_said_even_without_progress(tmp_path: Path)
         [sys.executable, "-m", "rollforge", *words], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert "the price of nosuchmodel is not known" in done.stderr and "--price IN/OUT" in done.stderr
+
+
+def test_flags_of_other_tools_are_none_of_ours_and_the_ones_proposed_are() -> None:
+    for (verb, flag), advice in OTHER_TOOLS_FLAGS.items():
+        flags = {name for one in build_app(verb)[verb].assemble_argument_collection() for name in one.names}
+        assert flag not in flags
+        named = [word for word in re.findall(r"(?<!\S)-[-\w]+", advice) if word != "rollforge"]
+        assert set(named) <= flags, advice
+
+
+MESSAGES_OF_FORMATS = ("buffer/trinity.py", "experience/record.py", "view/book.py", "view/dataset.py")
+"""Errors about a value deep inside a format, which a caller wraps, or which the viewer shows on a page."""
+
+
+def test_every_error_for_a_user_has_a_next_step() -> None:
+    without = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("UsageError", "DataError"):
+                has_hint = any(word.arg == "hint" for word in node.keywords)
+                if not has_hint and str(path.relative_to(SOURCE)) not in MESSAGES_OF_FORMATS:
+                    without.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert without == []

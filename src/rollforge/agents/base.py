@@ -177,7 +177,10 @@ def make_agent(spec: str | None, options: AgentOptions) -> Agent:
         name = "program"
     member = load_target(name) if ":" in name else AGENTS.load(name)
     if not callable(member):
-        raise UsageError(f"the agent {name} is a {type(member).__name__}, not a class")
+        raise UsageError(
+            f"the agent {name} is a {type(member).__name__}, not a class",
+            hint="name a class: --agent my_file.py:MyAgent",
+        )
     lacking = [method for method in ("prepare", "start", "run", "close") if not hasattr(member, method)]
     if lacking:
         raise UsageError(

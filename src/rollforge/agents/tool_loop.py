@@ -22,7 +22,9 @@ class ToolLoop:
                 "the agent tool_loop has no tools", hint="give --tools file.py, mcp:URL or mcp-stdio:COMMAND"
             )
         if options.max_turns < 1:
-            raise UsageError(f"--max-turns must be at least 1, not {options.max_turns}")
+            raise UsageError(
+                f"--max-turns must be at least 1, not {options.max_turns}", hint="--max-turns 10"
+            )
         self._options = options
         self._toolbox = Toolbox(
             [load_toolset(spec, max_bytes=options.max_response_bytes) for spec in options.tools]

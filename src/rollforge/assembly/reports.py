@@ -259,7 +259,10 @@ def _evaluation(path: Path) -> bytes | None:
             return report_evaluation(path.name, decode_json(data, BenchFacts))
         one = decode_json(data, EvaluationFacts)
     except UNREADABLE as error:
-        raise DataError(f"{file}: not a result of rollforge eval or bench: {error}") from error
+        raise DataError(
+            f"{file}: not a result of rollforge eval or bench: {error}",
+            hint="give a run, a prepared dataset, or the JSON file of an eval or bench",
+        ) from error
     logged = _logged(file.with_name(file.name.replace("_eval.json", "_metrics.jsonl")))
     return report_evaluation(path.name, BenchFacts(models={one.model or "model": one}), logged)
 

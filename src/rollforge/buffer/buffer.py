@@ -62,14 +62,20 @@ class Buffer:
 
     def __init__(self, database: Database, options: BufferOptions) -> None:
         if options.capacity is not None and options.capacity < 1:
-            raise UsageError(f"a buffer of capacity {options.capacity} holds nothing")
+            raise UsageError(
+                f"a buffer of capacity {options.capacity} holds nothing",
+                hint="set a capacity of at least 1, or none for no limit",
+            )
         if options.on_full not in ON_FULL:
             near = did_you_mean(options.on_full, list(ON_FULL))
             raise UsageError(
                 f"on_full={options.on_full!r} is not known{near}", hint=f"known: {', '.join(ON_FULL)}"
             )
         if options.max_uses < 1:
-            raise UsageError(f"max_uses must be at least 1, not {options.max_uses}")
+            raise UsageError(
+                f"max_uses must be at least 1, not {options.max_uses}",
+                hint="max_uses=1 lets every experience be used once",
+            )
         self.options = options
         self._database = database
         self._owner = own_name()
@@ -116,7 +122,10 @@ class Buffer:
 
     def _row(self, experience: Experience) -> Row:
         if math.isnan(experience.priority):
-            raise UsageError(f"experience {experience.id} has a priority that is no number")
+            raise UsageError(
+                f"experience {experience.id} has a priority that is no number",
+                hint="leave the priority out, or set a finite number",
+            )
         created = self.options.clock() if experience.created is None else experience.created
         return (
             experience.id,
@@ -183,7 +192,7 @@ class Buffer:
         batch), or `timeout` seconds have passed (then None, or with `partial` what there is).
         """
         if count < 1:
-            raise UsageError(f"a claim takes at least 1 experience, not {count}")
+            raise UsageError(f"a claim takes at least 1 experience, not {count}", hint="claim(1) or more")
         chosen = find_sampler(sampler)
         started, pause = time.monotonic(), _POLL_SECONDS
         while True:

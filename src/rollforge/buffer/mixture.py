@@ -47,7 +47,9 @@ class Mixture:
 
     def __init__(self, parts: Mapping[str, tuple[Buffer, float]]) -> None:
         if not parts or any(weight <= 0 for _, weight in parts.values()):
-            raise UsageError("a mixture needs buffers with weights above 0")
+            raise UsageError(
+                "a mixture needs buffers with weights above 0", hint="for example {buffer: 0.7, other: 0.3}"
+            )
         total = sum(weight for _, weight in parts.values())
         self._buffers = {name: buffer for name, (buffer, _) in parts.items()}
         self._shares = {name: weight / total for name, (_, weight) in parts.items()}

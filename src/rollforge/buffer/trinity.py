@@ -94,7 +94,7 @@ def read_trinity(path: str | Path, *, table: str = "experiences") -> Iterator[Ex
     data."""
     _check_table(table)
     if not Path(path).is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: no such file", hint="give the SQLite file of a Trinity buffer")
     with closing(sqlite3.connect(f"file:{Path(path).absolute()}?mode=ro", uri=True)) as connection:
         try:
             rows = connection.execute(
@@ -118,7 +118,9 @@ def read_trinity(path: str | Path, *, table: str = "experiences") -> Iterator[Ex
 
 def _check_table(table: str) -> None:
     if not table.replace("_", "").isalnum():
-        raise UsageError(f"{table!r} is no table name")
+        raise UsageError(
+            f"{table!r} is no table name", hint="a table name has letters, digits and underscores"
+        )
 
 
 def _to_columns(experience: Experience, position: int) -> tuple[tuple[Any, ...], bytes]:
@@ -128,7 +130,10 @@ def _to_columns(experience: Experience, position: int) -> tuple[tuple[Any, ...],
             hint="collect with --logprobs, or export it as sft or dpo: rollforge prepare",
         )
     if experience.logprobs is None:
-        raise DataError(f"experience {experience.id} has no logprobs, which Trinity needs beside a reward")
+        raise DataError(
+            f"experience {experience.id} has no logprobs, which Trinity needs beside a reward",
+            hint="collect with --logprobs, or leave the reward out",
+        )
     batch, _, task = experience.task.rpartition("/")
     run = experience.run.rpartition("/")[2]
     run_number = int(run) if run.isdecimal() else position

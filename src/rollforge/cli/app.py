@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import cyclopts
 
 from rollforge import __version__
+from rollforge.cli.parse_errors import usage_error
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
 from rollforge.unread_options import refuse_unread
@@ -126,13 +127,6 @@ class Command(NamedTuple):
     example: str
     common: frozenset[str] = frozenset()
     """Flags that `-h` shows; empty means all."""
-
-
-ONE_RUN = {
-    "verify": "verify takes one run, and not also",
-    "merge": "merge takes one run of shards, and not also",
-}
-"""How commands that take a single run complain about a second word."""
 
 
 def load_command(verb: str) -> Command:
@@ -259,7 +253,13 @@ def run_app(words: Sequence[str], config_path: str | None = None) -> object:
             print_error=False,
         )
     except cyclopts.CycloptsError as error:
-        raise UsageError(_complaint(error, verb), hint=_way_out(error, verb)) from None
+        command = load_command(verb) if verb else None
+        raise usage_error(
+            error,
+            verb,
+            command=command.function if command else None,
+            example=command.example if command else "",
+        ) from None
 
 
 def _sources(app: cyclopts.App, verb: str | None, config_path: str | None) -> list[object]:
@@ -318,44 +318,6 @@ def _check_variables(app: cyclopts.App, verb: str) -> None:
 
 def _as_variable(*words: str) -> str:
     return "_".join(word.strip("-").replace("-", "_").replace(".", "_").upper() for word in words)
-
-
-def _complaint(error: cyclopts.CycloptsError, verb: str | None) -> str:
-    """Describe a parse error with the names that the usage line uses."""
-    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
-        what = ONE_RUN.get(verb or "", f"{verb or 'rollforge'} does not take")
-        return f"{what} {' '.join(error.unused_tokens)!r}"
-    needed = _needed(error, verb) if verb else ""
-    return f"{verb} needs {needed}" if needed else str(error)
-
-
-def _way_out(error: cyclopts.CycloptsError, verb: str | None) -> str:
-    if verb is None:
-        return "see all commands: rollforge --help"
-    if _needed(error, verb):
-        return f"for example: {load_command(verb).example}"
-    unused = error.unused_tokens if isinstance(error, cyclopts.UnusedCliTokensError) else None
-    if unused and verb in ("collect", "eval", "bench") and not unused[0].startswith("-"):
-        return f"a task file is named with -i; for example: {load_command(verb).example}"
-    if unused and verb == "verify" and not unused[0].startswith("-"):
-        return (
-            f"the run comes first, the verifier follows --verifier; for example: {load_command(verb).example}"
-        )
-    if unused and verb == "merge" and not unused[0].startswith("-"):
-        return "several runs need no merging, most commands take them together: rollforge metrics RUN RUN"
-    return f"see all options: rollforge {verb} --help"
-
-
-def _needed(error: cyclopts.CycloptsError, verb: str) -> str:
-    """Name the required arguments that are missing; empty when something else is wrong."""
-    argument = error.argument
-    if argument is None or argument.tokens or not isinstance(error, cyclopts.MissingArgumentError):
-        return ""
-    if not argument.field_info.is_positional:
-        return argument.name if argument.required else ""
-    parameters = inspect.signature(load_command(verb).function).parameters.values()
-    positional = [one for one in parameters if one.kind is one.POSITIONAL_ONLY]
-    return " and ".join(one.name.upper() for one in positional if one.default is one.empty)
 
 
 def _prose(function: Callable[..., object]) -> str:

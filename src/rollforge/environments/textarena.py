@@ -34,7 +34,10 @@ class TextArena:
         self._players = spec.whole_number("players", 1, least=1)
         names = _library().envs.registration.ENV_REGISTRY
         if self._game not in names:
-            raise UsageError(f"TextArena has no game {self._game!r}{did_you_mean(self._game, list(names))}")
+            raise UsageError(
+                f"TextArena has no game {self._game!r}{did_you_mean(self._game, list(names))}",
+                hint='see them all: python -c "import textarena; print(sorted(textarena.envs.registration.ENV_REGISTRY))"',
+            )
 
     def rows(self, limit: int | None) -> Iterator[JsonFields]:
         for number in range(self._episodes or limit or EPISODES):

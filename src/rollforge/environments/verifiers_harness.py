@@ -133,7 +133,10 @@ def provide_harness() -> None:
         from verifiers.v1.harness import Harness
         from verifiers.v1.runtimes import ProgramResult
     except ImportError as error:
-        raise UsageError(f"verifiers cannot be imported: {error}") from error
+        raise UsageError(
+            f"verifiers cannot be imported: {error}",
+            hint="install the version that docs/environments.md names",
+        ) from error
 
     class InProcessHarness(Harness[HarnessConfig]):  # type: ignore[misc]
         """Asks, answers the tool calls, and asks again until the model calls nothing more."""

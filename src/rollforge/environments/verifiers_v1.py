@@ -218,7 +218,12 @@ class VerifiersV1Agent:
         except Exception as error:  # somebody's code: its error goes to whoever waits for it
             if ready.done():
                 raise
-            ready.set_exception(UsageError(f"--env {self._spec.text} does not start: {_first_line(error)}"))
+            ready.set_exception(
+                UsageError(
+                    f"--env {self._spec.text} does not start: {_first_line(error)}",
+                    hint='try it alone: python -c "import verifiers; verifiers.load_environment(NAME)"',
+                )
+            )
 
     async def close(self) -> None:
         self._end.set()

@@ -166,7 +166,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Every line of the file, without its newline; raises where an archive is damaged, after the lines before."""
     for batch in read_batches(path):
         if batch.error:
-            raise DataError(f"{path}: {batch.error}")
+            raise DataError(f"{path}: {batch.error}", hint=f"see which line: rollforge validate {path}")
         for start, end in batch.spans():
             yield bytes(batch.data[start:end])
 

@@ -33,7 +33,10 @@ class RowText:
         files = self._files.by_kind[kind]
         missing = int(((rows < 0) | (rows >= sum(file.state.count("rows") for file in files))).sum())
         if missing:
-            raise UsageError(f"{missing} of the rows asked for are not in the index")
+            raise UsageError(
+                f"{missing} of the rows asked for are not in the index",
+                hint="the file has changed since: run the command again",
+            )
         for first in range(0, len(rows), AT_ONCE):
             some = rows[first : first + AT_ONCE]
             owner = self.file_numbers(kind, some)

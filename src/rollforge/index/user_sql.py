@@ -85,9 +85,15 @@ def run_select(
     except duckdb.Error as error:
         raise UsageError(f"{label}: {_plain(error)}", hint=_AS_DUCKDB) from error
     if len(statements) != 1:
-        raise UsageError(f"the {label} holds {len(statements)} statements; write one")
+        raise UsageError(
+            f"the {label} holds {len(statements)} statements; write one",
+            hint="put one statement into each command",
+        )
     if statements[0].type != duckdb.StatementType.SELECT:
-        raise UsageError(f"the {label} is no SELECT", hint="the index can be read, not changed")
+        raise UsageError(
+            f"the {label} is no SELECT",
+            hint="the index can only be read: begin with SELECT, for example select reward, count(*) from rollouts group by 1",
+        )
     check_reach(parse(connection, sql, label=label, hint=_AS_DUCKDB), label=label)
     return _execute(connection, sql, columns, label)
 
@@ -343,7 +349,7 @@ def explained(message: str, tree: SqlNode, columns: ColumnsByTable, label: str) 
         return _unknown_owner(owner.group(1), tree, here, columns, label)
     lines = message.strip().split("\n")  # further lines repeat the query
     advice = [line for line in lines[1:2] if line.startswith("Did you mean")]
-    return UsageError(f"{label}: {' '.join(lines[:1] + advice)}")
+    return UsageError(f"{label}: {' '.join(lines[:1] + advice)}", hint=_AS_DUCKDB)
 
 
 def _unquoted(spelling: str, label: str) -> UsageError:

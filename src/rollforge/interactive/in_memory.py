@@ -117,7 +117,10 @@ def _line(row: object, number: int) -> bytes:
     try:
         return to_json(_plain(row)) + b"\n"
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"task {number} cannot be written as JSON: {error}") from error
+        raise DataError(
+            f"task {number} cannot be written as JSON: {error}",
+            hint="tasks hold texts, numbers, booleans, lists and dictionaries",
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -45,7 +45,8 @@ class _Arrays:
         self.response = as_array(batch.response_lengths)
         if len(self.prompt) != len(self.response) or not len(self.prompt):
             raise UsageError(
-                f"{len(self.prompt)} prompt lengths and {len(self.response)} response lengths make no batch"
+                f"{len(self.prompt)} prompt lengths and {len(self.response)} response lengths make no batch",
+                hint="give both lengths for every sample",
             )
         response_mask = batch.response_mask
         width = int(self.response.max()) if response_mask is None else as_array(response_mask).shape[1]

@@ -67,7 +67,10 @@ class CustomFunction:
             return result
         returned_experiences = list(result) if isinstance(result, Iterable) else [result]
         if not all(isinstance(experience, Experience) for experience in returned_experiences):
-            raise UsageError(f"{self._target} returned something that is no list of experiences")
+            raise UsageError(
+                f"{self._target} returned something that is no list of experiences",
+                hint="return the experiences that go on, as a list",
+            )
         gone = len(experiences) - len(returned_experiences)
         return Outcome(
             experiences=returned_experiences, dropped=Counter({"function": gone} if gone > 0 else {})
@@ -94,7 +97,10 @@ class Pipeline:
             before = self._clock()
             outcome = operator.apply(experiences)
             if not isinstance(outcome, Outcome):
-                raise UsageError(f"the operator {name!r} returned {type(outcome).__name__}, not an Outcome")
+                raise UsageError(
+                    f"the operator {name!r} returned {type(outcome).__name__}, not an Outcome",
+                    hint="return rollforge.operators.base.Outcome(experiences)",
+                )
             seconds = self._clock() - before
             metrics |= _step_metrics(name, len(experiences), outcome, seconds)
             _enter(ledger, len(experiences), outcome, seconds)
@@ -154,7 +160,10 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
         )
     name = str(entry.pop("name", use.rpartition(":")[2]))
     if "/" in name or not name or name != name.strip() or not name.isprintable():
-        raise UsageError(f"operator {position}: its name {name!r} cannot stand in a metric's name")
+        raise UsageError(
+            f"operator {position}: its name {name!r} cannot stand in a metric's name",
+            hint="use letters, digits, dashes and underscores",
+        )
     if ":" in use:
         return name, custom_operator(use, entry)
     try:
@@ -195,7 +204,9 @@ def read_pipeline(path: str | Path) -> Pipeline:
             f"{path}: no TOML: {error}", hint="see docs/commands/experiences.md for an example"
         ) from error
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="give the TOML file with the [[operator]] tables"
+        ) from error
     entries = config.pop("operator", None)
     if config or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         wrong = f"unknown key {next(iter(config))!r}" if config else "no [[operator]] table"

@@ -57,7 +57,10 @@ def read_dataset(folder: str | Path, *, on_change: OnChange = "refuse") -> Datas
             f"{file}: no such manifest", hint="give the folder of a dataset made by rollforge prepare"
         ) from error
     except UNREADABLE as error:
-        raise DataError(f"{file}: not a manifest of rollforge prepare: {error}") from error
+        raise DataError(
+            f"{file}: not a manifest of rollforge prepare: {error}",
+            hint="give the folder that prepare wrote",
+        ) from error
     sources = [source for source in manifest.sources if source.verifiers]
     verifiers = sorted({(name, _encoded(source)) for source in sources for name in source.verifiers})
     if not verifiers:

@@ -103,7 +103,7 @@ class Scorer:
         self.options = options
         self.policy = UnjudgedPolicy.parse(options.on_unjudged)
         if options.retries < 0:
-            raise UsageError(f"retries={options.retries}: must be at least 0")
+            raise UsageError(f"retries={options.retries}: must be at least 0", hint="retries=0 asks once")
         self.verifier: Verifier = load_verifier(options.verifier, options.options, options.mode)
         if self.verifier.is_group:
             raise UsageError(

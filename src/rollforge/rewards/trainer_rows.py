@@ -80,7 +80,10 @@ def make_response(answer: object, *, splits_reasoning: bool = False) -> Response
     elif isinstance(answer, Sequence):
         messages = answer
     else:
-        raise DataError(f"a completion is a {type(answer).__name__}, neither a text nor messages")
+        raise DataError(
+            f"a completion is a {type(answer).__name__}, neither a text nor messages",
+            hint="give a text, or a list of messages",
+        )
     items: list[ItemJson] = []
     for message in messages:
         items += _items(message, splits_reasoning=splits_reasoning)
@@ -91,7 +94,10 @@ def make_response(answer: object, *, splits_reasoning: bool = False) -> Response
 
 def _items(message: object, *, splits_reasoning: bool) -> list[ItemJson]:
     if not isinstance(message, Mapping):
-        raise DataError(f"a message of a completion is a {type(message).__name__}, not an object")
+        raise DataError(
+            f"a message of a completion is a {type(message).__name__}, not an object",
+            hint='a message is {"role": …, "content": …}',
+        )
     text = content_text(message.get("content"))
     if message.get("role") == "tool":
         return [

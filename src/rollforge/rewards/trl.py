@@ -124,7 +124,10 @@ def _rows(columns: Mapping[str, Any], count: int) -> list[JsonFields]:
     }
     wrong = next((name for name, values in row_columns.items() if len(values) != count), None)
     if wrong is not None:
-        raise UsageError(f"the column {wrong!r} has {len(row_columns[wrong])} values for {count} completions")
+        raise UsageError(
+            f"the column {wrong!r} has {len(row_columns[wrong])} values for {count} completions",
+            hint="TRL passes one value per completion; set num_generations and the columns alike",
+        )
     return [{name: values[position] for name, values in row_columns.items()} for position in range(count)]
 
 

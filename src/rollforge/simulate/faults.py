@@ -200,7 +200,12 @@ def _number(spec: str, key: str, value: str) -> float:
 def _checked(options: dict[str, str], spec: str) -> dict[str, str]:
     for key, value in options.items():
         if value and key in _CHOICES and value not in _CHOICES[key]:
-            raise UsageError(f"--fault {spec}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}")
+            raise UsageError(
+                f"--fault {spec}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}",
+                hint=f"for example {key}={_CHOICES[key][0]}",
+            )
         if value and key in _NUMBERS and _number(spec, key, value) < 0:
-            raise UsageError(f"--fault {spec}: {key} cannot be negative, not even {value}")
+            raise UsageError(
+                f"--fault {spec}: {key} cannot be negative, not even {value}", hint=f"for example {key}=0.1"
+            )
     return options

@@ -97,10 +97,16 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
             parse_fault(spec)
         for name in ("skill", "reasoning"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name} lies between 0 and 1, not {getattr(self, name):g}")
+                raise UsageError(
+                    f"{name} lies between 0 and 1, not {getattr(self, name):g}",
+                    hint=f"for example {name}=0.1",
+                )
         for name in _NEVER_NEGATIVE:
             if getattr(self, name) < 0:
-                raise UsageError(f"{name} cannot be negative, not even {getattr(self, name):g}")
+                raise UsageError(
+                    f"{name} cannot be negative, not even {getattr(self, name):g}",
+                    hint=f"for example {name}=0",
+                )
 
 
 def check_loopback(host: str) -> None:

@@ -48,7 +48,8 @@ def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[Ex
     """
     if kind not in get_args(Kind):
         raise UsageError(
-            f"there is no kind of example task {kind!r}{did_you_mean(kind, list(get_args(Kind)))}"
+            f"there is no kind of example task {kind!r}{did_you_mean(kind, list(get_args(Kind)))}",
+            hint=f"there are: {', '.join(get_args(Kind))}",
         )
     seen: set[int] = set()
     for number in range(count):

@@ -76,7 +76,7 @@ class ExperiencesResult(msgspec.Struct, frozen=True, kw_only=True):
 def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
     """Turn the run into experiences."""
     if options.step_size < 1:
-        raise UsageError(f"--step-size must be at least 1, not {options.step_size}")
+        raise UsageError(f"--step-size must be at least 1, not {options.step_size}", hint="--step-size 64")
     if options.out is not None:
         refuse_output(options.out, reads=[options.run, *([options.pipeline] if options.pipeline else [])])
     pipeline = read_pipeline(options.pipeline) if options.pipeline else Pipeline([])

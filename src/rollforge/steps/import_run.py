@@ -113,7 +113,9 @@ def import_run(kind: str, path: str | Path, out: str | Path, *, reward: str | No
         for one in read(Path(path), reward):
             writer.add(one)
         if not writer.task_count:
-            raise DataError(f"{path}: nothing to import")
+            raise DataError(
+                f"{path}: nothing to import", hint="name the log file or folder that the tool wrote"
+            )
     if not writer.counts["failed"]:
         files.failures.unlink(missing_ok=True)
     _write_manifest(files, writer, kind, str(path), reward)

@@ -42,7 +42,8 @@ async def probe(options: ProbeOptions) -> ProbeReport:
     verifier = load_verifier(options.verifier, options.options, options.mode)
     if verifier.is_group:
         raise UsageError(
-            f"{verifier.name} scores samples of a task against each other; probes ask about single answers"
+            f"{verifier.name} scores samples of a task against each other; probes ask about single answers",
+            hint="look at its verdicts instead: rollforge show RUN",
         )
     material = list(_from_run(options) if options.run is not None else _from_tasks(options))
     if not material:
@@ -98,7 +99,7 @@ def _from_run(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
     """Tasks spread evenly over the run, each with its first response that is not empty."""
     files = RunFiles(options.run or "")
     if not files.rollouts.exists() and not files.is_sharded:
-        raise UsageError(f"{files.rollouts}: no such run")
+        raise UsageError(f"{files.rollouts}: no such run", hint="give a run: a rollouts file, or its folder")
     seen = dict.fromkeys(rollout.task for rollout in RolloutReader(files.rollouts, files))
     wanted = set(spread(sorted(seen), options.limit))
     with TaskFields(files, options.input) as tasks:

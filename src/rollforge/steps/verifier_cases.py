@@ -93,7 +93,10 @@ async def run_cases(options: CaseOptions) -> CasesReport:
     """Call the verifier on every case."""
     verifier = load_verifier(options.verifier, options.options, options.mode)
     if verifier.is_group:
-        raise UsageError(f"{verifier.name} scores samples of a task together; cases are single answers")
+        raise UsageError(
+            f"{verifier.name} scores samples of a task together; cases are single answers",
+            hint="test it on a run: rollforge verify RUN --verifier NAME",
+        )
     path = Path(options.cases) if options.cases is not None else cases_beside(options.verifier)
     cases = list(read_cases(path))
     if not cases:

@@ -32,7 +32,10 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
                 raise UsageError(_missing(item, files), hint=_what_is_there(Path(item)))
             run_by_path.setdefault(files.rollouts.resolve(), files)
     if not run_by_path:
-        raise UsageError(f"{', '.join(map(str, patterns)) or 'no run given'}: no such file")
+        raise UsageError(
+            f"{', '.join(map(str, patterns)) or 'no run given'}: no such file",
+            hint="give a rollouts file, its folder, or a glob in quotes",
+        )
     return list(run_by_path.values())
 
 
@@ -43,7 +46,9 @@ def _expand(item: str | Path) -> list[Path]:
     matches = [Path(match) for match in sorted(glob(str(item), recursive=True))]  # noqa: PTH207  (Path.glob takes no absolute pattern)
     run_paths = [match for match in matches if _is_run(match)]
     if not run_paths:
-        raise UsageError(f"{item}: nothing matches")
+        raise UsageError(
+            f"{item}: nothing matches", hint="list the folder, or give the path without wildcards"
+        )
     return run_paths
 
 

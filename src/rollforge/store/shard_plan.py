@@ -166,7 +166,9 @@ _ARRAY = ("ID", "COUNT", "MIN")
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= MOST_SHARDS:
-        raise UsageError(f"--shard: there can be 1 to {MOST_SHARDS:,} shards, not {count:,}")
+        raise UsageError(
+            f"--shard: there can be 1 to {MOST_SHARDS:,} shards, not {count:,}", hint="--shard 0/16"
+        )
 
 
 def _check_number(shard: int, count: int) -> None:

@@ -242,7 +242,10 @@ def _cell(name: str, cell: str, path: Path, line: int) -> Any:
     try:
         return msgspec.json.decode(cell)
     except UNREADABLE as error:
-        raise DataError(f"{path}:{line}: the column {name!r} is not JSON: {error}") from error
+        raise DataError(
+            f"{path}:{line}: the column {name!r} is not JSON: {error}",
+            hint="the column must hold JSON in every row; or map a field: --map prompt=COLUMN",
+        ) from error
 
 
 def _array_elements(path: Path) -> Iterator[bytes]:

@@ -107,7 +107,10 @@ def choose_split(info: HubInfo, *, split: str | None, config: str | None) -> Hub
     split = _one_of(layout[config], split, "--split", "split", info.repo)
     files = layout[config][split]
     if not files:
-        raise UsageError(f"{info.repo}: the card's patterns for split {split!r} match no file")
+        raise UsageError(
+            f"{info.repo}: the card's patterns for split {split!r} match no file",
+            hint="choose another: --split NAME, or --config NAME",
+        )
     return HubChoice(info.repo, info.commit, _files(info, files), split, config)
 
 

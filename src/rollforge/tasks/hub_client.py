@@ -98,7 +98,10 @@ class HubClient:
         """The local copy of a file, downloaded unless it exists."""
         name = PurePosixPath(file.path)
         if name.is_absolute() or ".." in name.parts or "\\" in file.path or "\0" in file.path:
-            raise DataError(f"{repo}: the file name {file.path!r} leads out of the dataset")
+            raise DataError(
+                f"{repo}: the file name {file.path!r} leads out of the dataset",
+                hint="do not use this dataset, and tell the Hub",
+            )
         path = self._folder(repo, commit) / "files" / name
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,10 @@ def load_verifier(
     else:
         function, name = _find(spec), spec
     if not callable(function):
-        raise UsageError(f"{name} is a {type(function).__name__}, not a function or class that verifies")
+        raise UsageError(
+            f"{name} is a {type(function).__name__}, not a function or class that verifies",
+            hint="name a function (task, response): --verifier file.py:verify",
+        )
     if (
         inspect.isclass(function)
         and not hasattr(function, "verify")
@@ -279,7 +282,10 @@ def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[st
     try:
         return convert(values, struct, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"options of the verifier {name}: {error}") from error
+        raise UsageError(
+            f"options of the verifier {name}: {error}",
+            hint="its options with their types: docs/verifiers.md",
+        ) from error
 
 
 def _has_fast_mode(function: VerifierFunction) -> bool:

@@ -100,7 +100,7 @@ class Code:
     def __init__(self, options: CodeOptions | None = None) -> None:
         self._options = options or CodeOptions()
         if self._options.timeout <= 0:
-            raise UsageError("timeout must be more than 0 seconds")
+            raise UsageError("timeout must be more than 0 seconds", hint="--verifier-set timeout=10")
         self._sandbox = Sandbox(self._options.sandbox, packages=self._options.packages)
 
     @staticmethod

@@ -69,7 +69,10 @@ class RubricJudge:
     def __init__(self, options: RubricJudgeOptions | None = None) -> None:
         self._options = options or RubricJudgeOptions()
         if not self._options.lowest < self._options.highest:
-            raise UsageError("the judge's lowest score must be below its highest")
+            raise UsageError(
+                "the judge's lowest score must be below its highest",
+                hint="--verifier-set lowest=0 --verifier-set highest=10",
+            )
         self._endpoint = JudgeEndpoint(self._options)
         self._rubric = _text(self._options.rubric)
 

@@ -61,7 +61,10 @@ class Regex:
             try:
                 self._compiled(self._options.pattern)
             except (re.error, IndexError) as error:
-                raise UsageError(f"the pattern {self._options.pattern!r} does not work: {error}") from error
+                raise UsageError(
+                    f"the pattern {self._options.pattern!r} does not work: {error}",
+                    hint="a Python pattern, for example pattern='answer: (.*)'",
+                ) from error
 
     def verify(self, task: Task, response: Response) -> AnswerVerdictJson:
         pattern = self._options.pattern if self._options.pattern is not None else task.get("pattern")

@@ -55,7 +55,7 @@ class Script:
     def __init__(self, options: ScriptOptions | None = None) -> None:
         self._options = options or ScriptOptions()
         if self._options.timeout <= 0:
-            raise UsageError("timeout must be more than 0 seconds")
+            raise UsageError("timeout must be more than 0 seconds", hint="--verifier-set timeout=60")
         self._script: str | None = None
         if self._options.script is not None:
             try:

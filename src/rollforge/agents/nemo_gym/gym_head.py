@@ -89,7 +89,10 @@ def _parse(body: bytes, head_url: str) -> HeadConfig:
     except (*UNREADABLE, yaml.YAMLError):
         config = None
     if not isinstance(config, dict):
-        raise UsageError(f"--gym-head {head_url} answers, but not with a NeMo Gym config")
+        raise UsageError(
+            f"--gym-head {head_url} answers, but not with a NeMo Gym config",
+            hint="give the address of the head server, which `gym env start` prints",
+        )
     return config
 
 

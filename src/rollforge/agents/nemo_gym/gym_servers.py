@@ -68,7 +68,10 @@ class GymServers:
         urls = self._urls(self._directory)
         if not urls:
             wanted = "agent" if self._role == "agent" else "agent with a resources server"
-            raise UsageError(f"--gym-head {head} knows no {wanted}")
+            raise UsageError(
+                f"--gym-head {head} knows no {wanted}",
+                hint="see which servers run: gym env status",
+            )
         return urls
 
     def find(self, task: Task) -> GymServer:

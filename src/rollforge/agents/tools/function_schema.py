@@ -109,7 +109,10 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the tool {name} has no signature: {error}") from error
+        raise UsageError(
+            f"the tool {name} has no signature: {error}",
+            hint="wrap it in a function of your own with named, typed parameters",
+        ) from error
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(
@@ -125,7 +128,8 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(target, include_extras=True)
     except Exception as error:  # annotations are the user's code
         raise UsageError(
-            f"the tool {name}: its annotations cannot be read: {type(error).__name__}: {error}"
+            f"the tool {name}: its annotations cannot be read: {type(error).__name__}: {error}",
+            hint="import the names that the annotations use at the top of the file",
         ) from error
 
 
@@ -142,7 +146,10 @@ def _arguments_type(
     try:
         return msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the tool {name}: {error}") from error
+        raise UsageError(
+            f"the tool {name}: {error}",
+            hint="use plain types in its signature: str, int, float, bool, list, dict",
+        ) from error
 
 
 def _default(value: Any) -> Any:

@@ -37,7 +37,10 @@ class FunctionTools:
         self.name = name
         self._tools = {tool.name: tool for tool in map(FunctionTool, functions)}
         if not self._tools:
-            raise UsageError(f"{name} has no functions that could be tools")
+            raise UsageError(
+                f"{name} has no functions that could be tools",
+                hint="public functions of the file become tools; or name one: --tools file.py:function",
+            )
         self.fingerprint = _fingerprint(functions, self.schemas)
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
@@ -65,7 +68,10 @@ class ClassTools:
             key: FunctionTool(method, name=key) for key, method in _public_methods(factory).items()
         }
         if not self._tools:
-            raise UsageError(f"the class {name} has no public methods that could be tools")
+            raise UsageError(
+                f"the class {name} has no public methods that could be tools",
+                hint="methods without a leading underscore become tools",
+            )
         self.fingerprint = _fingerprint([factory], self.schemas)
         self._late: set[asyncio.Future[None]] = set()
         self._threads = asyncio.Semaphore(MAX_THREADS)

@@ -81,10 +81,13 @@ def _from_object(name: str, target: Any) -> Toolset:
         return ClassTools(name, target)
     if isinstance(target, list | tuple):
         if not all(callable(item) for item in target):
-            raise UsageError(f"{name} holds something that is no function")
+            raise UsageError(
+                f"{name} holds something that is no function", hint="the list may hold functions only"
+            )
         return FunctionTools(name, list(target))
     if callable(target):
         return FunctionTools(name, [target])
     raise UsageError(
-        f"{name} is a {type(target).__name__}; tools are functions, a class, or a list of functions"
+        f"{name} is a {type(target).__name__}; tools are functions, a class, or a list of functions",
+        hint="name a function, a class or a list: --tools file.py:name",
     )

@@ -105,14 +105,20 @@ class McpTools:
         try:
             self.schemas = await session.list_tools()
         except (Failure, ToolError) as error:
-            raise UsageError(f"--tools {self.name}: it does not list its tools: {error}") from error
+            raise UsageError(
+                f"--tools {self.name}: it does not list its tools: {error}",
+                hint="start the server by hand and look at what it prints",
+            ) from error
         finally:
             if self._is_shared:
                 self._shared = session
             else:
                 await session.end()
         if not self.schemas:
-            raise UsageError(f"--tools {self.name}: the server has no tools")
+            raise UsageError(
+                f"--tools {self.name}: the server has no tools",
+                hint="start the server by hand and look at its tools/list",
+            )
 
     async def open(self, task: Task) -> ToolSession:
         if not self._is_shared:

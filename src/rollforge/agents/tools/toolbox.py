@@ -38,7 +38,8 @@ class Toolbox:
                 other = self._set_by_tool.get(name)
                 if other is not None:
                     raise UsageError(
-                        f"two tools are called {name!r}: one of {other.name}, one of {toolset.name}"
+                        f"two tools are called {name!r}: one of {other.name}, one of {toolset.name}",
+                        hint="rename one, or leave one toolset out",
                     )
                 self._set_by_tool[name] = toolset
                 self.schemas.append(schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,9 +184,14 @@ def _refuse_beside_from(
 
 
 def _require(recipe: str | None, runs: tuple[str, ...], to: str | None) -> None:
+    from rollforge.recipes import RECIPES
+
     if recipe is None:
         raise UsageError("prepare needs a recipe", hint=f"for example: {EXAMPLE}")
     if not runs:
         raise UsageError(f"prepare {recipe} needs a run", hint=f"for example: {EXAMPLE}")
+    if Path(recipe).exists() and recipe not in RECIPES.names() and runs[-1] in RECIPES.names():
+        swapped = ["rollforge", "prepare", runs[-1], recipe, *runs[:-1], "--to", to or "trl", "-o", "DIR"]
+        raise UsageError("prepare takes the recipe first, then the run", hint=shlex.join(swapped))
     if to is None:
         raise UsageError("prepare needs --to EXPORTER", hint="see them all: rollforge list exporters")

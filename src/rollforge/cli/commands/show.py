@@ -248,7 +248,9 @@ def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Cho
         return list(words), choice
     number, pick = int(numbers[0]), choice.pick()
     if choice.limit not in (None, number):
-        raise UsageError(f"--{pick} {number} and --limit {choice.limit} exclude each other")
+        raise UsageError(
+            f"--{pick} {number} and --limit {choice.limit} exclude each other", hint="leave out --limit"
+        )
     check_count(str(pick), number)
     return [word for word in words if word != numbers[0]], replace(choice, limit=number)
 

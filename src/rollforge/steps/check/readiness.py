@@ -270,7 +270,9 @@ def _limits(check: Check, settings: Mapping[str, Any]) -> dict[str, float]:
                 hint=f"it has: {', '.join(limits) or 'none'}",
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{check.id}.{name} must be a number, not {value!r}")
+            raise UsageError(
+                f"{check.id}.{name} must be a number, not {value!r}", hint=f"-S {check.id}.{name}=0.5"
+            )
         limits[name] = float(value)
     return limits
 

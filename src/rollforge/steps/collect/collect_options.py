@@ -294,10 +294,15 @@ class CollectOptions(
             if value is not None:
                 check_bounds(f"--{name.replace('_', '-')}", value, lowest, highest)
         if not 0 <= self.retry_budget < math.inf:
-            raise UsageError(f"--retry-budget must be a share from 0 on, not {self.retry_budget}")
+            raise UsageError(
+                f"--retry-budget must be a share from 0 on, not {self.retry_budget}",
+                hint="--retry-budget 0.2 allows one retry for five requests",
+            )
         for key, value in self.overrides.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(f"{key} must be a number, not {value}")
+                raise UsageError(
+                    f"{key} must be a number, not {value}", hint="leave it out, or give a finite number"
+                )
             self._question_parameter(key)
         for key, (lowest, highest) in _PARAMETER_BOUNDS.items():
             value = self.overrides.get(key)

@@ -251,7 +251,10 @@ def _write_tasks(
     if writer.bad and not options.skip_bad:
         raise BadTasks(writer.bad)
     if not writer.ids:
-        raise UsageError(f"{options.input}: no tasks", hint="the file is empty, or every line is bad")
+        raise UsageError(
+            f"{options.input}: no tasks: it is empty, or every line is bad",
+            hint=f"see its lines: rollforge validate {options.input}",
+        )
     return writer
 
 

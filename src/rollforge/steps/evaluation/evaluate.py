@@ -108,7 +108,7 @@ def _columns(index: Index) -> dict[str, NDArray[Any]]:
     ]
     table = index.table([name for name in wanted if name in index_columns], order_by="task, rollout")
     if not table.num_rows:
-        raise UsageError("no rollouts: there is nothing to evaluate")
+        raise UsageError("no rollouts: there is nothing to evaluate", hint="see why: rollforge status RUN")
     columns: dict[str, NDArray[Any]] = {}
     for name in table.column_names:
         values = table.column(name).to_pylist()

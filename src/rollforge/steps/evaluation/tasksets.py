@@ -61,7 +61,9 @@ def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | Non
     for taskset in tasksets:
         rows = list(_rows(taskset, limit))
         if not rows:
-            raise UsageError(f"{taskset.path}: no tasks")
+            raise UsageError(
+                f"{taskset.path}: no tasks", hint=f"look at it: rollforge validate {taskset.path}"
+            )
         has_answers = has_answers and all(EXPECTED_KEY in row for row in rows)
         counts[taskset.name] = len(rows)
         lines += [to_json(row) for row in rows]
@@ -86,7 +88,9 @@ def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonFields]:
                 f"{file}:{number}: {error}", hint=f"see all: rollforge validate {taskset.path}"
             ) from error
         if not isinstance(row, dict):
-            raise DataError(f"{file}:{number}: not an object")
+            raise DataError(
+                f"{file}:{number}: not an object", hint=f"find all such lines: rollforge validate {file}"
+            )
         row.pop(TASK_KEY, None)
         row_count += 1
         yield {**row, TASKSET_KEY: taskset.name}

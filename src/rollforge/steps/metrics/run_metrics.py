@@ -72,7 +72,7 @@ class MetricsOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if math.isnan(self.threshold):  # no reward reaches it, and 0 % would look like a result
-            raise UsageError("the threshold must be a number, not nan")
+            raise UsageError("the threshold must be a number, not nan", hint="--threshold 0.5")
 
 
 def summarize_run(

@@ -39,7 +39,10 @@ def asked_form(exporter: type[Exporter], settings: Settings, kind: Kind, contain
     if settings.template is None:
         return AskedForm(Form(shaping=shaping, container=container, layout=layout))
     if exporter.is_raw or exporter.name == "llama-factory":
-        raise UsageError(f"--template does not apply to {exporter.name}: it renders no messages of ours")
+        raise UsageError(
+            f"--template does not apply to {exporter.name}: it renders no messages of ours",
+            hint="leave --template out",
+        )
     template = load_template(settings.template)
     fixed = {name: getattr(settings, name) for name in _SHAPING if getattr(settings, name) != "auto"}
     if container == "parquet" and shaping.arguments != "text":
@@ -55,7 +58,10 @@ def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Co
     if settings.format == "auto":
         return exporter.container
     if settings.format not in containers:
-        raise UsageError(f"{exporter.name} reads {' or '.join(containers)}, not {settings.format}")
+        raise UsageError(
+            f"{exporter.name} reads {' or '.join(containers)}, not {settings.format}",
+            hint=f"--format {containers[0]}",
+        )
     return settings.format
 
 
@@ -78,7 +84,8 @@ def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, contain
     if container == "parquet" and exporter.container != "parquet":
         if settings.arguments == "object" or settings.tools == "list":
             raise UsageError(
-                "Parquet fills missing keys with null: objects and lists of tools cannot be kept in it"
+                "Parquet fills missing keys with null: objects and lists of tools cannot be kept in it",
+                hint="leave --format out, or write --format jsonl",
             )
         arguments = "text" if shaping.arguments == "text" else "string"
         tools = "system" if shaping.tools == "system" else "string"

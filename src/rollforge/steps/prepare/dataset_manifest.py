@@ -305,7 +305,10 @@ def read_manifest(path: str | Path) -> DatasetManifest:
             f"{file}: no such manifest", hint="give the manifest.json of a prepared dataset"
         ) from error
     except UNREADABLE as error:
-        raise DataError(f"{file}: not a manifest of rollforge prepare: {error}") from error
+        raise DataError(
+            f"{file}: not a manifest of rollforge prepare: {error}",
+            hint="give the manifest.json of a folder that prepare wrote",
+        ) from error
 
 
 def files_beside(settings: Settings) -> list[Path]:

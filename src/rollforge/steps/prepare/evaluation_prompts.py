@@ -38,7 +38,9 @@ def evaluation_files(paths: Sequence[str]) -> list[Path]:
         elif path.is_file():
             collected.append(path)
         else:
-            raise UsageError(f"--decontaminate {path}: no such file")
+            raise UsageError(
+                f"--decontaminate {path}: no such file", hint="name the file with the held-out prompts"
+            )
     return list(dict.fromkeys(collected))
 
 

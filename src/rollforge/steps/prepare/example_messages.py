@@ -256,7 +256,8 @@ def ground_truth(row: RowJson, field: str | None) -> str | None:
             return value if isinstance(value, str) else to_json(value).decode()
     if field and field not in row:
         raise UsageError(
-            f"--ground-truth {field}: task has only {', '.join(key for key in row if key != PARAMS_KEY)}"
+            f"--ground-truth {field}: task has only {', '.join(key for key in row if key != PARAMS_KEY)}",
+            hint="name one of them",
         )
     return None
 

@@ -171,15 +171,23 @@ def make_settings(options: dict[str, object]) -> Settings:
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if value is not None and not value >= least:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} {value}: must be at least {least}",
+                hint=f"--{name.replace('_', '-')} {least}",
+            )
     for name in ("min_reward", "high", "low"):
         value = getattr(settings, name)
         if value is not None and not isfinite(value):
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be a number")
+            raise UsageError(
+                f"--{name.replace('_', '-')} {value}: must be a number",
+                hint=f"--{name.replace('_', '-')} 0.5",
+            )
     if not 0 < settings.near <= 1:
         raise UsageError(f"--near {settings.near}: must be a share, above 0 and at most 1", hint="--near 0.8")
     if settings.high is not None and settings.low is not None and settings.low >= settings.high:
-        raise UsageError(f"--low {settings.low} is not below --high {settings.high}")
+        raise UsageError(
+            f"--low {settings.low} is not below --high {settings.high}", hint="--low 0.2 --high 0.8"
+        )
     if settings.band is not None and not settings.band[0] <= settings.band[1]:
         raise UsageError(
             f"--band {settings.band}: the first number is above the second", hint="--band 0.1-0.9"

@@ -42,9 +42,9 @@ class ProfileOptions(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse values that would make the numbers meaningless."""
         if math.isnan(self.threshold):
-            raise UsageError("the threshold must be a number, not nan")
+            raise UsageError("the threshold must be a number, not nan", hint="--threshold 0.5")
         if not self.tolerance >= 0:
-            raise UsageError(f"the tolerance must be 0 or more, not {self.tolerance:g}")
+            raise UsageError(f"the tolerance must be 0 or more, not {self.tolerance:g}", hint="--tolerance 0")
         if self.look < 0:
             raise UsageError(f"there cannot be {self.look} tasks to look at", hint="give 0 or more")
 

@@ -70,7 +70,10 @@ def _read_manifest(folder: Path) -> ManifestFacts:
     try:
         return decode_json(path.read_bytes(), ManifestFacts)
     except UNREADABLE as error:
-        raise DataError(f"{path}: not a manifest of rollforge prepare: {error}") from error
+        raise DataError(
+            f"{path}: not a manifest of rollforge prepare: {error}",
+            hint="give a folder that prepare wrote",
+        ) from error
 
 
 def _verdict(manifest: ManifestFacts) -> Html:

@@ -134,7 +134,10 @@ class Chooser:
         try:
             from rollforge.index import open_index
         except ImportError as error:
-            raise UsageError("--where needs the index, which this installation lacks") from error
+            raise UsageError(
+                "--where needs the index, which this installation lacks",
+                hint="pip install rollforge again, with its dependencies",
+            ) from error
         keys = KeySet()
         with open_index(self._files.name) as index:
             table = index.table(columns=["task", "rollout"], where=where)

@@ -106,7 +106,7 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
     """The flip table of verifiers `a` and `b` over a run."""
     files = RunFiles(run)
     if not files.rollouts.exists() and not files.is_sharded:
-        raise UsageError(f"{files.rollouts}: no such run")
+        raise UsageError(f"{files.rollouts}: no such run", hint="give a run: a rollouts file, or its folder")
     first, second = _Side(a), _Side(b)
     keys = _read(files, first, second)
     for side in (first, second):

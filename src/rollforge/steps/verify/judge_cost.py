@@ -141,7 +141,7 @@ def _check(options: VerifyOptions) -> None:
     if options.max_cost is None:
         return
     if not 0 < options.max_cost < math.inf:
-        raise UsageError(f"--max-cost must be above 0 dollars, not {options.max_cost:g}")
+        raise UsageError(f"--max-cost must be above 0 dollars, not {options.max_cost:g}", hint="--max-cost 5")
     if options.judge_price is None:
         raise UsageError(
             "--max-cost needs to know what the judge's tokens cost",

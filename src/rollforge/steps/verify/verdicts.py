@@ -170,7 +170,7 @@ def use_verifier(run: str | Path, name: str) -> Path:
     """Make a verifier's verdicts the ones that later commands read, or again the recorded ones; returns the manifest's path."""
     files = RunFiles(run)
     if not files.rollouts.exists() and not files.is_sharded:
-        raise UsageError(f"{files.rollouts}: no such run")
+        raise UsageError(f"{files.rollouts}: no such run", hint="give a run: a rollouts file, or its folder")
     if is_held(files.lock):
         raise UsageError(
             "the run is still being collected, and its manifest belongs to the collecting process",

@@ -52,7 +52,10 @@ class LoopEngine:
             await self._live.start()
         except Exception as error:  # the boundary to the user's code
             message = failure_message(error, self._verifier)
-            raise UsageError(f"the verifier {self._verifier.name} could not start: {message}") from error
+            raise UsageError(
+                f"the verifier {self._verifier.name} could not start: {message}",
+                hint="mend the cause and run the same command again",
+            ) from error
 
     async def run(self, task: Task, responses: list[Response]) -> tuple[float, list[Verdict]]:
         if self._live is None:

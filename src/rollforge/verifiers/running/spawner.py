@@ -240,11 +240,19 @@ class Spawner:
         try:
             hello = await asyncio.wait_for(_receive_hello(line), START_SECONDS)
         except TimeoutError:
-            raise UsageError(f"importing the verifier {name} took more than {START_SECONDS:g} s") from None
+            raise UsageError(
+                f"importing the verifier {name} took more than {START_SECONDS:g} s",
+                hint="move slow work out of the top of the file, into the function or a class",
+            ) from None
         if hello is None:
-            raise UsageError(f"importing the verifier {name} ended its process")
+            raise UsageError(
+                f"importing the verifier {name} ended its process", hint="import the file alone: python FILE"
+            )
         if hello.error is not None:
-            raise UsageError(f"the verifier {name} cannot be loaded in a worker: {hello.error}")
+            raise UsageError(
+                f"the verifier {name} cannot be loaded in a worker: {hello.error}",
+                hint="import the file alone: python FILE",
+            )
         return hello
 
 

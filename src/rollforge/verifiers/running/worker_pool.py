@@ -175,7 +175,10 @@ class WorkerPool:
         self._burying.discard(worker)
         if not worker.ready.done():
             worker.ready.set_exception(
-                UsageError(f"the verifier {self._verifier.name} could not start: {reason}")
+                UsageError(
+                    f"the verifier {self._verifier.name} could not start: {reason}",
+                    hint="mend the cause and run the same command again",
+                )
             )
             worker.ready.exception()  # in a closing pool nobody awaits it
         if culprit is not None:

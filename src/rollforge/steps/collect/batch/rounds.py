@@ -409,7 +409,13 @@ class BatchRounds:
     def _stop(self, failure: Failure) -> None:
         is_fatal = failure.kind in ("auth", "not-found", "permanent") and not isinstance(failure, Outage)
         if is_fatal and failure.kind == "permanent":
-            self._engine.stop("fatal", UsageError(f"the provider refuses: {failure.message}"))
+            self._engine.stop(
+                "fatal",
+                UsageError(
+                    f"the provider refuses: {failure.message}",
+                    hint="mend the request and run the same command again; nothing was sent",
+                ),
+            )
         else:
             self._engine.stop("fatal" if is_fatal else "outage", failure)
 

@@ -1,0 +1,121 @@
+"""Errors of the parser in a user's words: what was typed, what is wrong with it, and the words that would be right."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+
+import cyclopts
+
+from rollforge.errors import UsageError
+
+ONE_RUN = {
+    "verify": "verify takes one run, and not also",
+    "merge": "merge takes one run of shards, and not also",
+}
+"""How commands that take a single run complain about a second word."""
+
+OTHER_TOOLS_FLAGS = {
+    ("prepare", "--recipe"): "the recipe is the first word: rollforge prepare sft RUN --to trl -o DIR",
+    ("experiences", "--operators"): "operators are listed in a file: --pipeline FILE",
+    ("check", "--recipe"): "name the recipe with --for: rollforge check RUN --for dpo",
+    ("check", "--algorithm"): "name the recipe with --for: rollforge check RUN --for dpo",
+    ("collect", "--tasks"): "a task file is named with -i",
+    ("collect", "--dataset"): "a task file is named with -i",
+    ("collect", "--num-samples"): "samples per task: -k 8",
+    ("collect", "--n-samples"): "samples per task: -k 8",
+    ("collect", "--max-tokens"): "tokens of an answer: --max-output-tokens 512",
+    ("collect", "--api-key"): "name the variable that holds the key: --api-key-env NAME",
+    ("collect", "--reward"): "a verifier is named with --verifier",
+    ("collect", "--judge"): "a judge is a verifier: --verifier judge",
+    ("collect", "--resume"): "the same command resumes by itself; --fresh begins anew",
+    ("collect", "--overwrite"): "the same command resumes; --fresh begins anew and moves the old run aside",
+}
+"""Flags that people bring along from other tools, by command, and what does the same here."""
+
+LEAST_LIKENESS = 0.75
+"""Flags that are less alike are not proposed: a wrong proposal is worse than none."""
+
+
+def usage_error(
+    error: cyclopts.CycloptsError, verb: str | None, *, command: Callable[..., object] | None, example: str
+) -> UsageError:
+    """The error of the parser for a command, as a message with a next step."""
+    if verb is None:
+        return UsageError(str(error), hint="see all commands: rollforge --help")
+    if isinstance(error, cyclopts.MissingArgumentError) and command is not None:
+        needed = _needed(error, command)
+        if needed:
+            return UsageError(f"{verb} needs {needed}", hint=f"for example: {example}")
+    if isinstance(error, cyclopts.UnknownOptionError):
+        return _unknown_option(error, verb)
+    if isinstance(error, cyclopts.CoercionError):
+        wrong_number = _wrong_number(error)
+        if wrong_number is not None:
+            return wrong_number
+    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
+        what = ONE_RUN.get(verb, f"{verb} does not take")
+        return UsageError(
+            f"{what} {' '.join(error.unused_tokens)!r}", hint=_unused(verb, error.unused_tokens[0], example)
+        )
+    return UsageError(str(error), hint=f"see all options: rollforge {verb} --help")
+
+
+def _unknown_option(error: cyclopts.UnknownOptionError, verb: str) -> UsageError:
+    typed = (error.token.keyword or error.token.value).partition("=")[0]
+    source = "" if error.token.source in ("", "cli") else f" (from {error.token.source})"
+    what = f"Unknown option: {typed}{source}."
+    flags = [name for one in error.argument_collection if one.parse for name in one.names]
+    near = _near(typed, flags)
+    all_options = f"see all options: rollforge {verb} --help"
+    if (verb, typed) in OTHER_TOOLS_FLAGS:
+        return UsageError(what, hint=OTHER_TOOLS_FLAGS[verb, typed])
+    return UsageError(f"{what} Did you mean {' or '.join(near)}?" if near else what, hint=all_options)
+
+
+def _near(typed: str, flags: Iterable[str]) -> list[str]:
+    """Flags that are spelled like the typed one, or share its first word."""
+    long = [flag for flag in flags if flag.startswith("--")]
+    alike = difflib.get_close_matches(typed, long, n=2, cutoff=LEAST_LIKENESS)
+    return alike or [flag for flag in long if len(typed) > 4 and flag.startswith(f"{typed}-")][:2]
+
+
+def _wrong_number(error: cyclopts.CoercionError) -> UsageError | None:
+    kinds = {int: ("a whole number", "4"), float: ("a number", "0.5")}
+    token, argument = error.token, error.argument
+    if token is None or argument is None or error.target_type not in kinds:
+        return None
+    kind, usual = kinds[error.target_type]
+    default = argument.field_info.default
+    example = str(default) if type(default) in (int, float) else usual
+    name = token.keyword or argument.name.lstrip("-").upper()
+    return UsageError(
+        f"{name} {token.value}: expected {kind}",
+        hint=f"for example: {name} {example}" if token.keyword else f"give {kind}",
+    )
+
+
+def _unused(verb: str, word: str, example: str) -> str:
+    """The next step after a word too many."""
+    if word.startswith("-"):
+        return f"see all options: rollforge {verb} --help"
+    if verb in ("collect", "eval", "bench"):
+        return f"a task file is named with -i; for example: {example}"
+    if verb == "verify":
+        return f"the run comes first, the verifier follows --verifier; for example: {example}"
+    if verb == "merge":
+        return "several runs need no merging, most commands take them together: rollforge metrics RUN RUN"
+    return f"see all options: rollforge {verb} --help"
+
+
+def _needed(error: cyclopts.MissingArgumentError, command: Callable[..., object]) -> str:
+    """Name the required arguments that are missing; empty when something else is wrong."""
+    argument = error.argument
+    if argument is None or argument.tokens:
+        return ""
+    if not argument.field_info.is_positional:
+        return argument.name if argument.required else ""
+    parameters = inspect.signature(command).parameters.values()
+    positional = [one for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    return " and ".join(one.name.upper() for one in positional if one.default is one.empty)
