@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,24 @@ def test_functions_decode_into_records_in_the_way_that_is_safe_in_threads() -> N
             if called in (*unsafe, *makers) and [kind for kind in kinds if kind != "str"]:
                 found.append(f"{name}:{call.lineno}")
     assert [place for place in found if not place.startswith("runtime.typed_decoding:")] == []
+
+
+def test_a_broad_except_says_why() -> None:
+    unexplained = []
+    for name in MODULES:
+        lines = MODULES[name].read_text().split("\n")
+        for node in ast.walk(parsed(name)):
+            if isinstance(node, ast.ExceptHandler):
+                caught = (
+                    {"BaseException"}
+                    if node.type is None
+                    else set(re.findall(r"\w+", ast.unparse(node.type)))
+                )
+                if caught & {"Exception", "BaseException"} and not any(
+                    "#" in line for line in lines[node.lineno - 2 : node.lineno + 1]
+                ):
+                    unexplained.append(f"{name}:{node.lineno}")
+    assert unexplained == []
 
 
 def test_every_module_says_what_it_is() -> None:

@@ -48,7 +48,7 @@ def _is_ours_alone(name: MetricName) -> bool:
 
 
 def _trinity(name: MetricName) -> str | None:
-    """Era 0.6: times of the explorer and of the pipeline moved under those words; no `maj@`."""
+    """Names of Trinity-RFT 0.6: times are under `explorer/time/` and `experience_pipeline/time/`; there is no `maj@`."""
     if name.statistic and name.statistic.startswith("maj@"):
         return None
     if name.category == "time":

@@ -204,7 +204,7 @@ class _NotCommitted(Exception):
 
 
 class _Writer:
-    """A file put in its place as a whole, a buffer, both, or nothing."""
+    """Writes experiences to a file (replaced atomically at the end), to a buffer, to both, or nowhere in a dry run."""
 
     def __init__(self, options: ExperienceOptions, files: RunFiles) -> None:
         wants_file = not options.dry_run and (options.out is not None or options.buffer is None)

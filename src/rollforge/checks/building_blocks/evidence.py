@@ -388,7 +388,7 @@ class Evidence:
         return np.sort(rng.choice(positions, size=count, replace=False))
 
     def flags(self, positions: Ints) -> Bools:
-        """Positions as flags."""
+        """A mask over all rollouts that is true at these positions."""
         chosen = np.zeros(self.n, dtype=np.bool_)
         chosen[positions] = True
         return chosen

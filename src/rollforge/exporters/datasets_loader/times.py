@@ -34,7 +34,7 @@ class TimesWatch:
 
     @property
     def path(self) -> str | None:
-        """A field whose texts all look like times so far, such as `chosen.content`."""
+        """The first field, such as `chosen.content`, in which every text so far looks like a time; None when there is none."""
         if self.is_done:
             return None
         return next((path for path, settled in self._is_settled.items() if not settled), None)

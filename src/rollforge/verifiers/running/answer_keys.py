@@ -97,7 +97,7 @@ def _plain_item(item: Any, ordinal_by_call: dict[str, int]) -> Any:
 
 
 def _short_message(item: JsonFields) -> list[Any] | None:
-    """Fast path for a message of plain text parts: a list, which no other item becomes."""
+    """Key of a message of plain text parts as a list; keys of all other items are no lists, so the two never collide."""
     content = item.get("content")
     if not isinstance(content, list):
         return None

@@ -157,7 +157,7 @@ class WorkerLine(asyncio.Protocol):
         return True
 
     def take_culprit(self) -> Job | None:
-        """Take out the call that it worked on when it ended; the other calls are innocent and run elsewhere."""
+        """Remove and return the call that the worker was executing when it died; its other calls run in another worker."""
         position = self.handle.begun() - self.answered - 1
         if self.is_leaving or not 0 <= position < len(self.jobs):
             return None
