@@ -97,6 +97,7 @@ SIDE_DOORS: dict[str, dict[str, str]] = {
     "steps.collect": {
         "batch.batch_options": "flags: help must not load the engine",
         "batch.batch_step": "a collection by batches, beside the door's plain one",
+        "chosen_verifier": "what `--dry-run` checks",
         "cost_options": "flags: help must not load the engine",
         "forecast": "a record that the summary prints",
         "goal.goal_options": "flags: help must not load the engine",

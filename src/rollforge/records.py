@@ -111,6 +111,11 @@ def has_field(row: Mapping[str, Any], need: str) -> bool:
     return False
 
 
+def is_mark(value: object) -> bool:
+    """Whether a field such as `mask_sample` is set; some tools write 1 or "true"."""
+    return value == 1 or (isinstance(value, str) and value.strip().lower() in ("true", "1"))
+
+
 def content_text(content: object) -> str:
     """The text of a message's content, whether a string or a list of parts."""
     if isinstance(content, str):

@@ -26,6 +26,7 @@ from rollforge.records import (
     JsonFields,
     Response,
     Task,
+    is_mark,
     to_json,
 )
 from rollforge.runtime.typed_decoding import decode_json, json_decoder
@@ -66,10 +67,8 @@ class _Line(msgspec.Struct):
 
     def measured(self) -> float | None:
         """The reward, unless the row says that it is no measurement, as in the index."""
-        is_measured = (
-            self.mask_sample is not True and self.verification_skipped is not True and not self.failure
-        )
-        return self.reward if is_measured else None
+        is_marked = is_mark(self.mask_sample) or is_mark(self.verification_skipped)
+        return None if is_marked or self.failure else self.reward
 
 
 class _TaskLine(msgspec.Struct):

@@ -47,6 +47,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{COLLECT} -c 99999999", "--concurrency must be at most 100,000"),
         (f"{COLLECT} -S temprature=1", "did you mean 'temperature'?"),
         (f"{COLLECT} -S max_output_token=1", "did you mean 'max_output_tokens'?"),
+        (f"{COLLECT} -S collect.attemps=3", "-S collect.attemps=… would go to the model server"),
+        (f"{COLLECT} -S attempts=3", "-S attempts=… would go to the model server"),
+        (f"{COLLECT} -S verifier.field=answer", "-S verifier=… would go to the model server"),
+        (f"{COLLECT} --dry-run -S collect.retries=3", "would go to the model server"),
+        (
+            f"{COLLECT} --verifier exact --dry-run -S ignore_case=false",
+            "it is an option of the verifier exact",
+        ),
         (f"{COLLECT} --api-key-env NO_SUCH_KEY", "the environment variable NO_SUCH_KEY is not set"),
         (f"{COLLECT} --workers 0", "--workers"),
         (f"{COLLECT} --workers 100000", "--workers"),
@@ -81,6 +89,23 @@ def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_flag(
 def test_fields_of_a_servers_own_pass(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     run([*COLLECT.split(), "-S", setting, "--dry-run"])
     assert setting.partition("=")[0].partition(".")[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [
+        ("collect.attemps=3", "--attempts"),
+        ("verify_timeout=3", "--verify-timeout"),
+        ("verify-timeout=3", "--verify-timeout"),
+        ("collect.base_urls=a", "--base-url"),
+        ("verify_cache=a", "--cache"),
+        ("field=answer", "--verifier-set field=…"),
+    ],
+)
+def test_an_option_of_ours_as_a_request_parameter_names_its_flag(setting: str, flag: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run([*COLLECT.split(), "--verifier", "exact", "--dry-run", "-S", setting])
+    assert f"give {flag} instead" in str(caught.value.hint)
 
 
 def test_the_default_key_variable_may_be_absent_but_not_when_it_was_typed(

@@ -102,6 +102,27 @@ def test_metrics_of_tasks_say_so_and_are_incomplete(capsys: pytest.CaptureFixtur
     assert "is this a file of tasks?" in printed.out and "rollforge collect -i tasks.jsonl" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("metrics tasks.jsonl", 3),
+        ("profile tasks.jsonl", 3),
+        ("report tasks.jsonl", 3),
+        ("experiences tasks.jsonl -o experiences.jsonl", 3),
+    ],
+)
+def test_reading_tasks_as_a_run_says_so_and_leaves_nothing(
+    words: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    printed = capsys.readouterr()
+    assert (ended.value.code or 0) == code
+    assert "is this a file of tasks?" in printed.out + printed.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_verifier_that_always_fails_is_to_be_mended_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from rollforge.index import line_keys, open_index
 from rollforge.records import Response
 from rollforge.rollouts import RolloutReader
 from rollforge.steps.metrics import summarize_run
+from rollforge.steps.prepare import prepare
 from rollforge.steps.profile import profile_run
 from rollforge.store import RunFiles
 from tests.builders import Row, make_rollout, write_rows
@@ -35,6 +36,20 @@ def test_a_masked_sample_is_unjudged_everywhere(tmp_path: Path) -> None:
     profile = profile_run(path)
     assert profile.tasks.column("num_judged").to_pylist() == [3] * 10
     assert not any("mask_sample" in name for name in profile.tasks.column_names)
+
+
+@pytest.mark.parametrize("mark", [1, "true", "True"])
+def test_a_mask_that_is_no_boolean_masks_too(tmp_path: Path, mark: object) -> None:
+    masks = [True, mark, "false", None, 0]
+    rows = [make_rollout(0, n, 0.5, mask_sample=masks[n]) for n in range(5)]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    with open_index(path) as index:
+        assert index.table(["reward"]).column(0).to_pylist() == [None, None, 0.5, 0.5, 0.5]
+    counts = summarize_run(path).counts
+    assert (counts.judged, counts.masked) == (3, 2)
+    assert [rollout.reward for rollout in RolloutReader(path)] == [None, None, 0.5, 0.5, 0.5]
+    prepare("sft", [path], to="chat", out=tmp_path / "data", min_reward=0.5, dedupe="none")
+    assert len((tmp_path / "data" / "train.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_masked_sample_can_be_judged_later(tmp_path: Path) -> None:

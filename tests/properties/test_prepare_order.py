@@ -79,6 +79,27 @@ def test_a_permutation_of_the_lines_gives_the_same_bytes(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("recipe", ["sft", "kto", "dpo"])
+def test_rows_without_numbers_that_differ_in_their_reasoning_alone_are_in_no_order_of_lines(
+    recipe: str, tmp_path: Path
+) -> None:
+    rows = []
+    for number in range(24):
+        row = make_rollout(number % 2, number, float(number % 3 > 0), text=f"answer {number % 3}")
+        del row["_ng_task_index"], row["_ng_rollout_index"]
+        thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": f"thought {number}"}]}
+        row["response"]["output"].insert(0, thought)
+        rows.append(row)
+    made = []
+    for seed in range(4):
+        random.Random(seed).shuffle(rows)
+        run = write_rows(tmp_path / f"run{seed}" / "rollouts.jsonl", rows).parent
+        made.append(files_of(recipe, [run], tmp_path / f"data{seed}", {"dedupe": "none"}))
+        made.append(files_of(recipe, [run], tmp_path / f"fewer{seed}", {}))
+    assert all(files == made[0] for files in made[::2])
+    assert all(files == made[1] for files in made[1::2])
+
+
 @settings(max_examples=25, deadline=None)
 @given(given=rollouts, recipe=st.sampled_from(RECIPES.names()), options=st.sampled_from(SHAPES))
 def test_the_order_of_pooled_files_does_not_matter_where_keys_differ(

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from rollforge.errors import DataError, IncompleteError, UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.index import Index, open_index
 from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.steps.check import CheckOptions, Report, check_evidence, index_evidence
@@ -88,20 +88,8 @@ def _make(paths: Sequence[str], *, with_texts: bool, verifier: str | None) -> tu
     if evaluation is not None:
         return "evaluation", evaluation
     with open_index(paths[0], verifier=verifier) as index:
-        refuse_tasks(index)
+        index.refuse_tasks()
         return "run", report_run(index, run_inputs(index, with_texts=with_texts, verifier=verifier))
-
-
-def refuse_tasks(index: Index) -> None:
-    """Raise where no row has a response or a reward; `check` has the same exit code for it. No index is left behind."""
-    doubt = index.doubt()
-    if doubt is not None:
-        name = index.runs[0].name
-        index.discard()
-        raise IncompleteError(
-            f"{name}: {doubt}",
-            hint=f"collect rollouts for them: rollforge collect -i {name} -o RUN -m MODEL --verifier NAME",
-        )
 
 
 def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = None) -> RunInputs:

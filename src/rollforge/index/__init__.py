@@ -24,7 +24,7 @@ from rollforge.index.jsonl import byte_stream, is_compressed, read_lines, read_s
 from rollforge.index.keys_by_line import LineKeys, line_keys
 from rollforge.index.row_facts import AnswerFacts, UnreadableLine, response_facts, split_line
 from rollforge.index.state import BadLineAt
-from rollforge.index.text_hash import prompt_hash, split_messages
+from rollforge.index.text_hash import prompt_hash, split_messages, text_hashes
 from rollforge.index.top_level import top_level_numbers
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "response_facts",
     "split_line",
     "split_messages",
+    "text_hashes",
     "texts",
     "top_level_numbers",
     "update_index",

@@ -6,6 +6,7 @@ decided here, so that every command sees the same rows.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rollforge.adaptive.design import SamplingDesign
 from rollforge.conversations.typed_rows import classic_line
-from rollforge.errors import UsageError
+from rollforge.errors import IncompleteError, UsageError
 from rollforge.index import parts
 from rollforge.index.arrow import arrow_array, floats, ints
 from rollforge.index.build import reader_count
@@ -298,6 +299,17 @@ class Index:
         if np.nansum(self.floats(["turns"])["turns"]) > 0:
             return None
         return f"none of the {len(self):,} rows has a response or a reward: is this a file of tasks?"
+
+    def refuse_tasks(self) -> None:
+        """Raise where no row has a response or a reward; `check` has the same exit code for it. No index is left behind."""
+        doubt = self.doubt()
+        if doubt is not None:
+            self.discard()
+            tasks = shlex.quote(str(self.runs[0].rollouts))
+            raise IncompleteError(
+                f"{self.runs[0].name}: {doubt}",
+                hint=f"collect rollouts for them: rollforge collect -i {tasks} -o RUN -m MODEL --verifier NAME",
+            )
 
     @property
     def scratch(self) -> Path:

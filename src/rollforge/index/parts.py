@@ -29,6 +29,7 @@ from rollforge.store.atomic import sync_file
 SKIPPED = "verification_skipped"
 MASKED = "mask_sample"
 UNMEASURED = (SKIPPED, MASKED)
+MARK_VALUES = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}
 """Fields by which NeMo Gym says, with a 1, that the reward beside them is no measurement."""
 
 KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
@@ -63,6 +64,7 @@ def part_table(
     columns: Mapping[str, pa.Array], numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]
 ) -> pa.Table:
     """The table of a part: fixed columns, discovered numbers (NaN for missing), discovered texts."""
+    numbers, texts = _marks_as_numbers(numbers, texts)
     named = dict(columns)
     for name, values in numbers.items():
         if name not in KEY_COLUMNS:
@@ -70,6 +72,20 @@ def part_table(
             named[stored_name("n", name)] = arrow_floats(measured)
     named |= {stored_name("t", name): words for name, words in texts.items() if name not in KEY_COLUMNS}
     return pa.table(named)
+
+
+def _marks_as_numbers(
+    numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]
+) -> tuple[Mapping[str, Floats], Mapping[str, pa.Array]]:
+    """Marks that some tool wrote as texts ("true") among the numbers, where every reader looks for them."""
+    written = [name for name in UNMEASURED if name in texts]
+    if not written:
+        return numbers, texts
+    merged = dict(numbers)
+    for name in written:
+        marks = [MARK_VALUES.get(str(word).strip().lower(), np.nan) for word in texts[name].to_pylist()]
+        merged[name] = np.where(np.isnan(marks), merged.get(name, np.nan), marks)
+    return merged, {name: words for name, words in texts.items() if name not in written}
 
 
 def _measured(reward: Floats, numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]) -> Floats:

@@ -83,6 +83,7 @@ def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
     files = RunFiles(options.run)
     with ExitStack() as stack:
         index = stack.enter_context(open_index(options.run, verifier=options.verifier))
+        index.refuse_tasks()
         sinks = stack.enter_context(_open_sinks(options, files))
         writer = stack.enter_context(_Writer(options, files))
         source = _source(options, files)

@@ -232,22 +232,26 @@ def keyword_options(function: VerifierFunction) -> list[str]:
     return names[3 if takes_self(function) else 2 :]
 
 
+def option_names(function: VerifierFunction) -> list[str]:
+    """The options that the verifier declares."""
+    struct = options_type(function)
+    if struct is not None:
+        return [field.encode_name for field in msgspec.structs.fields(struct)]
+    return [] if inspect.isclass(function) else keyword_options(function)
+
+
 def check_options(name: str, function: VerifierFunction, options: Mapping[str, Any]) -> None:
     """Refuse options that the verifier does not know, before anything runs."""
     if takes_self(function):
         return  # `self.config` is a free dict there
+    names = option_names(function)
     struct = options_type(function)
-    if struct is not None:
-        option_names = [field.encode_name for field in msgspec.structs.fields(struct)]
-    elif inspect.isclass(function):
-        option_names = list(options) if "options" in _parameters(function) else []
-    else:
-        option_names = keyword_options(function)
+    takes_any = struct is None and inspect.isclass(function) and "options" in _parameters(function)
     for key in options:
-        if key not in option_names:
+        if key not in names and not takes_any:
             raise UsageError(
-                f"the verifier {name} has no option {key!r}{did_you_mean(key, option_names)}",
-                hint=f"its options: {', '.join(option_names) or 'none'}",
+                f"the verifier {name} has no option {key!r}{did_you_mean(key, names)}",
+                hint=f"its options: {', '.join(names) or 'none'}",
             )
     if struct is not None:
         convert_options(name, struct, options)

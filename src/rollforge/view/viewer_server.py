@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from rollforge.assembly.reports import flips_of, refuse_tasks, run_inputs
+from rollforge.assembly.reports import flips_of, run_inputs
 from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.index import open_index
@@ -375,7 +375,7 @@ async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
     options.check()
     books = [Book(path, verifier=options.verifier) for path in options.runs if not is_dataset(path)]
     for book in books:
-        refuse_tasks(book.index)
+        book.index.refuse_tasks()
     datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
     token = options.token or secrets.token_urlsafe(24)
     guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))

@@ -33,6 +33,7 @@ from rollforge.records import (
     TERMINAL_KEY,
     Task,
     Verdict,
+    is_mark,
 )
 
 NO_PERSIST_KEY: Final = "_ng_no_persist"
@@ -145,7 +146,7 @@ def verdict_of(result: RowJson, task: Task) -> Verdict:
     if declared is not None:
         reason = result.get(JUDGE_ERROR_KEY) or result.get("failure_reason")
         raise _declared(result, Failure("verifier", "verifier", f"{declared}: {reason or 'no reason given'}"))
-    if result.get("mask_sample") is True and result.get("failure_kind"):
+    if is_mark(result.get("mask_sample")) and result.get("failure_kind"):
         reason = result.get("failure_reason") or "no reason given"
         raise _declared(result, Failure("verifier", "verifier", f"{result['failure_kind']}: {reason}"))
     fields: dict[str, object] = {
@@ -153,7 +154,7 @@ def verdict_of(result: RowJson, task: Task) -> Verdict:
         for key, value in result.items()
         if key not in RESERVED_KEYS and not key.startswith("_ng_") and not _is_echo(key, value, task)
     }
-    if fields.get("verification_skipped") is True or fields.get("mask_sample") is True:
+    if is_mark(fields.get("verification_skipped")) or is_mark(fields.get("mask_sample")):
         fields["reward"] = None  # a number of their configuration, or one that is no measurement
     elif fields.get("reward") is None:
         raise Failure("verifier", "verifier", "the server's verdict has no reward")

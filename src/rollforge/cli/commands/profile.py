@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading_flags import Reading, index_elsewhere, say_doubt, strict_exit
+from rollforge.cli.commands.reading_flags import Reading, index_elsewhere, strict_exit
 from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json, say
 from rollforge.errors import Exit
@@ -62,7 +62,7 @@ def profile(
 
     index_elsewhere(run, reading.on, reading.workers)
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
-        say_doubt(index)
+        index.refuse_tasks()
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile

@@ -58,10 +58,14 @@ def say_doubt(index: Index) -> None:
 
 
 def exit_of_tasks(index: Index) -> Exit:
-    """Return the exit code of a file without any response or reward, as `check` and `report` have it; else 0."""
+    """Return the exit code of a file without any response or reward, as `check` and `report` have it; else 0.
+
+    Its index is removed.
+    """
     if index.doubt() is None:
         return Exit.DONE
-    tasks = shlex.quote(str(index.runs[0].name))
+    index.discard()
+    tasks = shlex.quote(str(index.runs[0].rollouts))
     say(f"  next: collect rollouts for them: rollforge collect -i {tasks} -o RUN -m MODEL --verifier NAME")
     return Exit.INCOMPLETE
 

@@ -117,16 +117,14 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     from rollforge import __version__
     from rollforge.environments.base import open_environment
     from rollforge.runtime.event_loop import run_async
+    from rollforge.steps.collect.chosen_verifier import chosen_verifier
     from rollforge.steps.collect.goal.setup import design_of
     from rollforge.steps.collect.machinery import rehearse_agent, with_verifier_of
     from rollforge.steps.collect.plan import make_plan
-    from rollforge.verifiers.base import load_verifier
 
     environment = open_environment(options.env) if options.env is not None else None
     options = with_verifier_of(environment, options)
-    verifier = (
-        load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
-    )
+    verifier = chosen_verifier(options)
     plan = make_plan(
         options,
         needs=verifier.needs if verifier else (),
@@ -163,10 +161,12 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
 
 
 def _estimated_tokens(plan: CollectPlan, options: CollectOptions) -> JsonObject:
-    """Estimate tokens: four characters each for prompts, the allowed maximum for answers."""
-    characters = sum(
-        len(msgspec.json.encode(plan.tasks.read(position).params)) for position in range(len(plan.tasks))
-    )
+    """Estimate tokens: four characters each for prompts and tools, the allowed maximum for answers."""
+    characters = 0
+    for position in range(len(plan.tasks)):
+        params = plan.tasks.read(position).params
+        texts = (params.get("instructions"), params.get("input"), params.get("tools"))
+        characters += sum(len(msgspec.json.encode(text)) for text in texts if text)
     owed = plan.owed(options.attempts)
     per_prompt = characters / max(len(plan.tasks), 1) / CHARACTERS_PER_TOKEN
     longest = options.overrides.get("max_output_tokens")

@@ -303,7 +303,7 @@ class CollectOptions(
                 raise UsageError(
                     f"{key} must be a number, not {value}", hint="leave it out, or give a finite number"
                 )
-            self._question_parameter(key)
+            self._question_parameter(key, value)
         for key, (lowest, highest) in _PARAMETER_BOUNDS.items():
             value = self.overrides.get(key)
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -321,11 +321,18 @@ class CollectOptions(
 
         parse_workers(self.verify_workers)
 
-    @staticmethod
-    def _question_parameter(name: str) -> None:
-        """Refuse a request parameter that looks like a misspelt one; servers have fields of their own, so others pass."""
+    def _question_parameter(self, name: str, value: object) -> None:
+        """Refuse an option of ours, and what looks like a misspelt parameter; servers have fields of their own, so others pass."""
         if name in KNOWN_PARAMETERS:
             return
+        option = next(iter(value), "") if name == "collect" and isinstance(value, dict) else name
+        flag = _own_flag(option, list(vars(self)), cutoff=0.6 if option != name else 1.0)
+        if flag is not None or option != name:
+            raise UsageError(
+                f"-S {name if option == name else f'{name}.{option}'}=… would go to the model server: "
+                "-S sets parameters of the request, not options of collect",
+                hint=f"give {flag} instead" if flag else "see the options: rollforge collect --help-all",
+            )
         near = difflib.get_close_matches(name.lower(), KNOWN_PARAMETERS, n=1, cutoff=0.85)
         if near:
             raise UsageError(
@@ -438,6 +445,22 @@ def _flag(name: str) -> str:
     return f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
+def _own_flag(word: str, names: list[str], *, cutoff: float) -> str | None:
+    """The flag of the option that the word names, or nearly names."""
+    flag_by_name = {name.removesuffix("_s"): _flag(name) for name in names}
+    flag_by_name |= {
+        "base_url": "--base-url",
+        "base_urls": "--base-url",
+        "verifier_options": "--verifier-set",
+        "verifier_set": "--verifier-set",
+        "verify_cache": "--cache",
+    }
+    near = difflib.get_close_matches(
+        word.replace("-", "_").removesuffix("_s"), flag_by_name, n=1, cutoff=cutoff
+    )
+    return flag_by_name[near[0]] if near else None
+
+
 def _refuse_secret_settings(overrides: JsonFields, path: str = "") -> None:
     """Refuse a key where it would be written into every task and row; the message does not repeat it."""
     for name, value in overrides.items():
@@ -455,7 +478,7 @@ def check_bounds(flag: str, value: float, lowest: float, highest: float) -> None
     if lowest <= value <= highest:
         return
     bound = f"at least {lowest:,}" if highest == math.inf or value < lowest else f"at most {highest:,}"
-    hint = f"give {flag} {lowest if value < lowest else highest:,}, or leave it out"
+    hint = f"give {flag} {lowest if value < lowest else highest}, or leave it out"
     raise UsageError(f"{flag} must be {bound}, not {value:,}", hint=hint)
 
 

@@ -29,6 +29,7 @@ from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.batch_step import collect_batches
 from rollforge.steps.collect.batch.results import BatchReport
 from rollforge.steps.collect.bottleneck import Load, bottleneck
+from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
 from rollforge.steps.collect.forecast import forecast
@@ -53,7 +54,7 @@ from rollforge.store.costs import counted_bytes, recounted
 from rollforge.store.manifest import State
 from rollforge.store.verifier_failures import most_frequent
 from rollforge.text_safety.redaction import SECRETS
-from rollforge.verifiers.base import Verifier, load_verifier
+from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import ProbeReport
 
 logger = logging.getLogger(__name__)
@@ -126,9 +127,7 @@ class Collection:
             self.options = replace(self.options, model=name)
         environment = open_environment(self.options.env) if self.options.env is not None else None
         self.options = options = with_verifier_of(environment, self.options)
-        verifier = None
-        if options.verifier is not None:
-            verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)
+        verifier = chosen_verifier(options)
         with RunLock(RunFiles(options.out).lock):
             async with prepared_agent(options, environment) as (agent, prepared):
                 return await self._run(agent, prepared, verifier, environment)

@@ -18,7 +18,16 @@ import msgspec
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.index import Index, byte_stream, codes, ints, is_compressed, open_index, read_spans
+from rollforge.index import (
+    Index,
+    byte_stream,
+    codes,
+    ints,
+    is_compressed,
+    open_index,
+    read_spans,
+    text_hashes,
+)
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, rank_in_group, scrambled
 from rollforge.recipes.recipe_columns import FLAGS, answer_codes, candidate_columns, rollout_keys
 from rollforge.steps.prepare.settings import Settings
@@ -200,7 +209,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings, index: Index | Non
     )
     joined["task_key"] = np.where(has_keys, joined["task"], -1)
     joined["sample_key"] = np.where(has_keys, joined["rollout"], -1)
-    order = canonical_order(joined, run)
+    order = canonical_order(joined, run, _line_hashes(indexes, joined, run))
     for name in joined:  # one at a time, so that no more than one column is there twice
         joined[name] = joined[name][order]
     run = run[order]
@@ -266,14 +275,30 @@ def _names(indexes: Sequence[Index], column: str, order: Ints) -> TextColumn:
     return TextColumn(np.concatenate(numbers)[order], names)
 
 
-def canonical_order(columns: dict[str, np.ndarray], run: Ints) -> Ints:
+def canonical_order(columns: dict[str, np.ndarray], run: Ints, line_hash: Ints) -> Ints:
     """Positions by task, sample and content, so that nothing depends on the order of lines, nor on that of files where keys differ."""
     return np.lexsort(
         (
-            *(columns["row"], run, columns["reward"], columns["answer_chars"], columns["answer_hash"]),
+            *(columns["row"], run, line_hash),
+            *(columns["reward"], columns["answer_chars"], columns["answer_hash"]),
             *(columns["sample_key"], columns["prompt_hash"], columns["task_key"]),
         )
     )
+
+
+def _line_hashes(indexes: Sequence[Index], columns: dict[str, np.ndarray], run: Ints) -> Ints:
+    """Hashes of the lines that have no number and the prompt and answer of another: they differ in reasoning or tool calls. Else 0."""
+    hashes = np.zeros(len(run), dtype=np.int64)
+    bare = np.flatnonzero(columns["sample_key"] < 0)
+    identity = scrambled(columns["prompt_hash"][bare], 1) ^ scrambled(columns["answer_hash"][bare], 2)
+    _, numbers, counts = np.unique(identity, return_inverse=True, return_counts=True)
+    alike = bare[counts[numbers] > 1]
+    for number in np.unique(run[alike]):
+        mine = alike[run[alike] == number]
+        mine = mine[np.argsort(columns["row"][mine], kind="stable")]
+        lines = indexes[int(number)].read(columns["row"][mine].tolist())
+        hashes[mine] = text_hashes(lines)
+    return hashes
 
 
 def _samples(columns: dict[str, np.ndarray], group: Ints) -> Ints:

@@ -15,6 +15,7 @@ from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.request_files import RequestWriter, WrittenRequests, write_requests
 from rollforge.steps.collect.batch.results import BatchReport, BatchResults
 from rollforge.steps.collect.batch.rounds import BatchRounds, clear_folder
+from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.goal.setup import make_schedule
 from rollforge.steps.collect.machinery import prepared_agent
@@ -22,7 +23,6 @@ from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.outputs import refuse_output
 from rollforge.text_safety.redaction import SECRETS
-from rollforge.verifiers.base import load_verifier
 
 
 async def collect_batches(
@@ -65,9 +65,7 @@ async def write_batch(options: CollectOptions, *, command: list[str]) -> Written
     SECRETS.learn_environment(*options.key_envs)
     SECRETS.learn_from(options.to_config())
     SECRETS.learn_words(command)
-    verifier = None
-    if options.verifier is not None:
-        verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)
+    verifier = chosen_verifier(options)
     with RunLock(RunFiles(options.out).lock):
         async with prepared_agent(options) as (_, prepared):
             plan = make_plan(

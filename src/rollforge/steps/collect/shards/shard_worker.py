@@ -19,6 +19,7 @@ from rollforge.errors import Failure, RollforgeError
 from rollforge.executors.base import Introduction, Message
 from rollforge.executors.foreman import Assignment
 from rollforge.runtime.typed_decoding import decode_msgpack
+from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.machinery import judge_for, prepared_agent
 from rollforge.steps.collect.shards.opened_run import PlanInputs, ShardedRun, open_run
@@ -27,7 +28,6 @@ from rollforge.steps.collect.stop_reason import Reason
 from rollforge.store.bucket import run_copy, working_copy
 from rollforge.store.manifest import EndpointFacts, LimitChange, RequestFacts
 from rollforge.text_safety.redaction import SECRETS
-from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.sources import SentFile, enter
 
 ANSWER_EVERY_S = 0.5
@@ -173,9 +173,7 @@ class CollectWorker:
         if not opening.is_local:
             enter(opening.folder, opening.sent_files)
             options = await asyncio.to_thread(self._with_copies, opening)
-        verifier = None
-        if options.verifier is not None:
-            verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)
+        verifier = chosen_verifier(options)
         introduction = Introduction.of_this_process(
             verifier=verifier.fingerprint if verifier else None, key_variable=opening.key_variable
         )

@@ -26,6 +26,7 @@ from rollforge.executors.base import Introduction, Message, make_executor
 from rollforge.executors.foreman import Assignment, Foreman, Progress
 from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.collect.bottleneck import Load, bottleneck
+from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
@@ -53,7 +54,6 @@ from rollforge.store.shards import STALE_S, read_beat, read_epochs, refuse_other
 from rollforge.store.shipping import address_of, copy_of
 from rollforge.store.verifier_failures import most_frequent
 from rollforge.text_safety.redaction import SECRETS
-from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.sources import sent_files
 
 TARGET = "rollforge.steps.collect.shards.shard_worker:CollectWorker"
@@ -178,9 +178,7 @@ class ShardedCollection:
 
     async def _open(self) -> None:
         options = self.options
-        verifier = None
-        if options.verifier is not None:
-            verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)
+        verifier = chosen_verifier(options)
         fingerprint = verifier.fingerprint if verifier else None
         self._mine = Introduction.of_this_process(verifier=fingerprint, key_variable=options.api_key_env)
         async with prepared_agent(options) as (_, prepared):
