@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -70,6 +71,7 @@ class Redactor:
     def __init__(self) -> None:
         self._mask_by_text: dict[str, str] = {}
         self._masks: tuple[tuple[bytes, bytes], ...] = ()
+        self._learning = threading.Lock()
 
     def learn(self, value: object) -> None:
         """Treat a value as a secret from now on, in all its usual spellings: whoever calls this knows that it is one."""
@@ -100,7 +102,11 @@ class Redactor:
         self._add(dict.fromkeys(spellings, MASK))
 
     def _add(self, mask_by_text: dict[str, str]) -> None:
-        if not mask_by_text.keys() <= self._mask_by_text.keys():
+        if mask_by_text.keys() <= self._mask_by_text.keys():
+            return
+        with (
+            self._learning
+        ):  # threads of workers learn too, and none of them may lose what another one learned
             self._mask_by_text |= mask_by_text
             # The longest first: a secret may contain another one.
             longest_first = sorted(self._mask_by_text.items(), key=lambda item: len(item[0]), reverse=True)
