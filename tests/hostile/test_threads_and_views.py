@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from rollforge import sandbox
+from rollforge.errors import UsageError
 from rollforge.experience.from_rollout import _finite_logprobs, _reward, row_metrics
 from rollforge.sandbox import programs
 from rollforge.steps.serve.aggregate import aggregate
+from rollforge.store.objects import ObjectFolder
 from rollforge.text_safety.bucket_addresses import Addresses
 from rollforge.text_safety.redaction import Redactor
 from rollforge.verifiers.judge import RubricJudge, RubricJudgeOptions
@@ -105,3 +107,44 @@ def test_numbers_that_no_float_holds_are_no_numbers() -> None:
     judge = RubricJudge(RubricJudgeOptions(rubric="r", model="m", base_url="http://127.0.0.1:9"))
     with pytest.raises(ValueError, match="is no number"):
         judge._read(f'```verdict-n0\n{{"score": {HUGE}}}\n```', "n0")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("HF_ENDPOINT", "http://me:pass-4711word@127.0.0.1:9", "pass-4711word"),
+        ("AWS_ENDPOINT_URL", "http://me:pass-4711word@127.0.0.1:9", "pass-4711word"),
+        ("MLFLOW_TRACKING_URI", "https://me:pass-4711word@host", "pass-4711word"),
+        ("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0LWtleS0xMjM=", "c2VjcmV0LWtleS0xMjM="),
+        ("AZURE_CLIENT_SECRET", "client-4711-secret", "client-4711-secret"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x=1,api-key=abc123def456", "abc123def456"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "authorization=Bearer%20zzz999yyy8", "zzz999yyy8"),
+    ],
+)
+def test_settings_of_libraries_hold_secrets_too(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, secret: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    redactor = Redactor()
+    redactor.learn_environment()
+    assert secret not in redactor.text(f"the server says: {value} or {secret}")
+    assert redactor.text("us-east-1 /root/.cache offline") == "us-east-1 /root/.cache offline"
+
+
+@pytest.mark.parametrize(
+    ("address", "variables"),
+    [
+        ("az://box/run", {"AZURE_STORAGE_ACCOUNT_KEY": "sk-no-base64", "AZURE_STORAGE_ACCOUNT_NAME": "a"}),
+        ("gs://box/run", {"GOOGLE_SERVICE_ACCOUNT_KEY": "{bad"}),
+        ("s3://a b/run", {}),
+        ("s3://box/run", {"AWS_ENDPOINT_URL": "no-address"}),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_named(
+    monkeypatch: pytest.MonkeyPatch, address: str, variables: dict[str, str]
+) -> None:
+    pytest.importorskip("obstore")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError):
+        ObjectFolder(address)

@@ -58,6 +58,8 @@ _ENVIRONMENT = (
 """Variables that this program or a sink's library reads a secret from without an option that names them."""
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "MLFLOW_", "OTEL_", "RAY_", "WANDB_")
+"""Settings of libraries: some are secrets by their names, some are addresses that hold one, some are lists of headers."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -141,6 +143,13 @@ class Redactor:
             self.learn(os.environ.get(name))
         for name in _PROXIES:
             self._learn_text(os.environ.get(name) or os.environ.get(name.upper()) or "", "")
+        for name, value in os.environ.items():
+            if name.startswith(_SETTINGS):
+                self._learn_text(value, name)
+            if name.startswith("OTEL_") and name.endswith("_HEADERS"):
+                for header in value.split(","):
+                    key, _, text = header.partition("=")
+                    self._learn_text(unquote(text.strip()), key.strip())
 
     def text(self, text: str) -> str:
         """The text with every known secret replaced by `***`."""
