@@ -436,10 +436,18 @@ def _plain_number(value: object) -> bool | int | float | None:
     return None
 
 
+def finite_number(value: object) -> float | None:
+    """A number or bool as a float; None for anything else, and for a number that no float holds."""
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer of 400 digits
+        return None
+
+
 def _finite(name: str, value: object) -> float:
     plain = _plain_number(value)
     if plain is None:
         raise ValueError(f"the verifier returned {name} = {value!r}, which is not a number")
-    if not math.isfinite(plain):
+    if finite_number(plain) is None:
         raise ValueError(f"the verifier returned {name} = {plain}, which is not finite")
     return float(plain)

@@ -76,6 +76,8 @@ async def test_nothing_answers_without_the_token(site: tuple[ClientSession, str]
         ({"Host": "evil.example"}, 400),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
     ],
 )
 async def test_other_sites_are_refused(

@@ -187,7 +187,10 @@ async def _with_mcp(
     from rollforge.agents.tools.mcp import open_mcp
 
     headers = announced.get("headers")
-    url = server.url + str(announced.get("url_path") or "/mcp")
+    path = str(announced.get("url_path") or "/mcp")
+    if not path.startswith("/"):  # "@host/mcp" would lead to another host
+        raise Failure("agent", "agent", f"/seed_session: the MCP server's path {path[:200]!r} is none")
+    url = server.url + path
     session = await open_mcp(url, headers if isinstance(headers, dict) else {}, max_bytes=max_bytes)
     try:
         schemas = await session.list_tools()

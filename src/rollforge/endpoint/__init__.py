@@ -5,6 +5,7 @@ from rollforge.endpoint.client import Client, ClientOptions
 from rollforge.endpoint.limiter import HIGHEST, ConcurrencyRange, Limiter
 from rollforge.endpoint.mending import MOST_TOKENS
 from rollforge.endpoint.model import Model, ModelOptions
+from rollforge.endpoint.proxies import proxy_for
 
 __all__ = [
     "HIGHEST",
@@ -18,6 +19,7 @@ __all__ = [
     "Model",
     "ModelOptions",
     "open_session",
+    "proxy_for",
     "read_body",
     "read_error_body",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -31,12 +31,19 @@ MOST_PAGES = 1000
 """Pages of the list of batches to look through; a bound, not a limit anybody meets."""
 
 
+_NOTHING = msgspec.Raw(b"null")
+"""Beside the state: absurd numbers in it must not make the whole batch unreadable."""
+_MOST = 1 << 31
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class RequestCounts(msgspec.Struct, frozen=True):
     """How far a batch is."""
 
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
+    total: _Count = 0
+    completed: _Count = 0
+    failed: _Count = 0
 
 
 class BatchFault(msgspec.Struct, frozen=True):
@@ -61,13 +68,25 @@ class ProviderBatch(msgspec.Struct, frozen=True):
     input_file_id: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
-    request_counts: RequestCounts | None = None
-    errors: BatchFaults | None = None
+    request_counts: msgspec.Raw = _NOTHING
+    errors: msgspec.Raw = _NOTHING
     metadata: dict[str, str] | None = None
 
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def done(self) -> int | None:
+        """Requests that are answered or have failed; None when the provider does not say, or says nonsense."""
+        counts = _read(self.request_counts, RequestCounts)
+        return None if counts is None else min(counts.completed, _MOST) + min(counts.failed, _MOST)
+
+    @property
+    def faults(self) -> list[BatchFault]:
+        """Why the batch was refused, as far as that can be read."""
+        faults = _read(self.errors, BatchFaults)
+        return faults.data if faults else []
 
 
 class _BatchPage(msgspec.Struct, frozen=True):
@@ -126,9 +145,18 @@ class BatchApi:
                 return
             after = page.data[-1].id
 
-    async def download(self, file_id: str, write: Callable[[bytes], object]) -> None:
-        """Fetch a file of results."""
-        await self._client.exchange_into(write, "GET", f"/files/{quote(file_id, safe='')}/content")
+    async def download(self, file_id: str, write: Callable[[bytes], object], *, limit: int) -> None:
+        """Fetch a file of results of at most `limit` bytes."""
+        path = f"/files/{quote(file_id, safe='')}/content"
+        await self._client.exchange_into(write, "GET", path, limit=limit)
+
+
+def _read(raw: msgspec.Raw, kind: type[T]) -> T | None:
+    """A part of an answer; None when it is absent or cannot be read."""
+    try:
+        return decode_json(bytes(raw), kind)
+    except UNREADABLE:
+        return None
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:

@@ -58,11 +58,17 @@ def open_session(
     keepalive_s: float,
     headers: Mapping[str, str] | None = None,
     timeout: aiohttp.ClientTimeout | None = None,
+    watches_redirects: bool = False,
 ) -> aiohttp.ClientSession:
     """An HTTP session with limits on what comes before a body; `read_body` has those on the body.
 
     It has no pool limit beside ours, and no shared cookie jar, since cookies belong to rollouts.
+
+    Args:
+        watches_redirects: Refuse redirects that the library would follow: a WebSocket's handshake has no option against them.
     """
+    watch = aiohttp.TraceConfig()
+    watch.on_request_redirect.append(_refuse_redirect)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, ttl_dns_cache=300)
     # aiohttp has no public place for a protocol of one's own.
     make = partial(_BoundedHandler, loop=asyncio.get_running_loop())
@@ -73,10 +79,16 @@ def open_session(
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=headers,
         auto_decompress=False,  # `read_body` does it within limits
+        trace_configs=[watch] if watches_redirects else None,
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
         max_headers=MAX_HEADERS,
     )
+
+
+async def _refuse_redirect(_: object, __: object, redirected: aiohttp.TraceRequestRedirectParams) -> None:
+    where = redirected.response.headers.get("Location", "nowhere")
+    raise aiohttp.ClientError(f"it redirects to {where[:200]!r}, which is refused")
 
 
 class HttpAnswer(Protocol):

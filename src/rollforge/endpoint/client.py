@@ -329,7 +329,8 @@ class Client:
     ) -> bytes:
         """One request to the first endpoint, with no retries; the bytes of a 200 answer, or a `Failure`."""
         chunks: list[bytes] = []
-        await self.exchange_into(chunks.append, method, path, data=data, headers=headers)
+        limit = self.options.max_response_bytes
+        await self.exchange_into(chunks.append, method, path, limit=limit, data=data, headers=headers)
         return b"".join(chunks)
 
     async def exchange_into(
@@ -338,10 +339,11 @@ class Client:
         method: str,
         path: str,
         *,
+        limit: int,
         data: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """As `exchange`, handing on the answer in pieces: files may be large."""
+        """As `exchange`, handing on the answer in pieces: files may be large, but not longer than `limit` bytes."""
         assert self._session is not None, "the client is not open"
         endpoint = self.endpoints[0]
         address = URL(endpoint.url + path)
@@ -359,7 +361,13 @@ class Client:
             ):
                 if answer.status != 200:
                     raise failure_from_status(answer.status, await read_error_body(answer), answer.headers)
+                size = 0
                 async for piece in answer.content.iter_any():
+                    size += len(piece)
+                    if size > limit:
+                        answer.close()  # the rest is not read
+                        message = f"{path} is longer than {limit:,} bytes (--max-response-bytes)"
+                        raise Failure("model", "oversized", message)
                     write(piece)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error

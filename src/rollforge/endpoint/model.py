@@ -101,8 +101,9 @@ class Model:
         for row in rows:
             if row.get("id") == self.options.name or len(rows) == 1:
                 for name in ("max_model_len", "context_length", "context_window"):
-                    if isinstance(row.get(name), int):
-                        return int(row[name])
+                    tokens = row.get(name)
+                    if isinstance(tokens, int) and 1 < tokens < 1 << 40:
+                        return tokens
         return None
 
     def release_large(self) -> None:

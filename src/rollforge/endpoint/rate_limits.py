@@ -21,6 +21,8 @@ FIRST_OUTPUT = 256.0
 FIRST_BYTES_PER_TOKEN = 4.0
 LEARNING = 0.1
 LONGEST_RESET_S = 24 * 3600.0
+_FIRST_TIME = 1e9
+"""From here on a number is a time, in seconds or milliseconds since 1970, and no duration."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -158,14 +160,18 @@ def read_limit(
         ),
     ):
         most, left = _number(headers.get(limit)), _number(headers.get(remaining))
-        if most is not None and left is not None:
+        if (
+            most is not None and left is not None and most >= 1
+        ):  # 0 says that nothing is limited: an answer came
             return most, left, reset_s(headers.get(reset, ""), clock)
     return None
 
 
 def reset_s(text: str, clock: float) -> float:
-    """Seconds that `6m0s`, `20ms`, `12` or a date stands for; 0 when it stands for none."""
+    """Seconds that `6m0s`, `20ms`, `12`, a date or a time since 1970 stands for; 0 when it stands for none."""
     number = _number(text)
+    if number is not None and number > _FIRST_TIME:
+        number = max(0.0, (number if number < 1000 * _FIRST_TIME else number / 1000) - clock)
     if number is not None:
         return min(number, LONGEST_RESET_S)
     parts = _DURATION.findall(text)

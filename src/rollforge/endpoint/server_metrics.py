@@ -22,6 +22,10 @@ _NAMES = {
 }
 
 
+_MOST = 1e15
+"""No server counts so far."""
+
+
 class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one server, or of several together."""
 
@@ -38,9 +42,11 @@ def read_load(text: str) -> ServerLoad | None:
     values: dict[str, list[float]] = {}
     for name, value in _LINE.findall(text):
         try:
-            values.setdefault(name, []).append(float(value))
+            number = float(value)
         except ValueError:
             continue
+        if 0 <= number < _MOST:  # neither NaN nor infinite nor negative
+            values.setdefault(name, []).append(number)
     samples = {
         field: next((values[name] for name in names if name in values), None)
         for field, names in _NAMES.items()

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
-from rollforge.endpoint import Model, read_body
+from rollforge.endpoint import Model, open_session, proxy_for, read_body
 from rollforge.environments.base import ROW_KEY, EnvironmentSpec, NamedVerifier
 from rollforge.environments.episode import Episode
 from rollforge.errors import Failure, UsageError
@@ -84,14 +84,16 @@ class OpenEnvAgent:
 
     def __init__(self, options: AgentOptions, url: str) -> None:
         self._options, self._url = options, url
+        self._proxy = proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
         self._model: Model | None = None
         self._tool: ToolJson = {}
 
     async def prepare(self) -> Preparation:
-        self._session = aiohttp.ClientSession(trust_env=True, auto_decompress=False)
+        self._session = open_session(keepalive_s=15, watches_redirects=True)
+        limit = aiohttp.ClientTimeout(30)
         try:
-            async with self._session.get(f"{self._url}/schema", timeout=aiohttp.ClientTimeout(30)) as answer:
+            async with self._session.get(f"{self._url}/schema", timeout=limit, proxy=self._proxy) as answer:
                 schemas = from_json(await read_body(answer)) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, Failure, *UNREADABLE) as error:
             raise UsageError(
@@ -136,7 +138,7 @@ class OpenEnvAgent:
         address = f"ws{self._url.removeprefix('http')}/ws"
         try:
             async with self._session.ws_connect(
-                address, max_msg_size=self._options.max_response_bytes, heartbeat=30
+                address, max_msg_size=self._options.max_response_bytes, heartbeat=30, proxy=self._proxy
             ) as socket:
                 yield socket
         except aiohttp.ClientError as error:

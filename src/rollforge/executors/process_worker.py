@@ -14,10 +14,14 @@ from rollforge.executors.base import Worker, answered
 from rollforge.executors.processes import HEAD
 from rollforge.registry import load_target
 from rollforge.runtime.event_loop import run_async
+from rollforge.text_safety.outgoing import guard_output
+from rollforge.text_safety.redaction import SECRETS
 
 
 def main() -> None:
     """Serve until stdin ends."""
+    guard_output()  # its stderr is the user's terminal
+    SECRETS.learn_environment()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.dup(1)
     os.dup2(2, 1)

@@ -9,7 +9,6 @@ the text (`text`). Logprobs that are no finite numbers are left out; a bad numbe
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from rollforge.records import (
     TASK_KEY,
     Response,
     content_text,
+    finite_number,
 )
 
 USAGE = ("input_tokens", "output_tokens", "total_tokens")
@@ -141,16 +141,15 @@ def _whole(row: RowJson, response: Response, source: RowSource) -> Experience:
 
 
 def _reward(row: RowJson) -> float | None:
-    reward = row.get("reward")
-    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
+    return finite_number(row.get("reward"))
 
 
 def row_metrics(row: RowJson) -> dict[str, float]:
     """Every number of the verdict except the reward, from the top level of the row."""
     return {
-        key: float(value)
+        key: number
         for key, value in row.items()
-        if key not in RESERVED_KEYS and key != "reward" and isinstance(value, bool | int | float)
+        if key not in RESERVED_KEYS and key != "reward" and (number := finite_number(value)) is not None
     }
 
 
@@ -182,8 +181,9 @@ def _finite_logprobs(value: object, count: int) -> list[float]:
     """The logprobs of `count` tokens; none at all when one is missing or no finite number."""
     if not isinstance(value, list) or len(value) != count:
         return []
-    is_fine = all(isinstance(one, int | float) and math.isfinite(one) for one in value)
-    return [float(one) for one in value] if is_fine else []
+    numbers = [finite_number(one) for one in value]
+    finite_numbers = [one for one in numbers if one is not None]
+    return finite_numbers if len(finite_numbers) == count else []
 
 
 def continues(calls: list[TokenCall]) -> bool:

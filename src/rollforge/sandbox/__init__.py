@@ -29,7 +29,14 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.sandbox import bootstrap
-from rollforge.sandbox.bubblewrap import confinements, python, python_files, python_inside, system_paths
+from rollforge.sandbox.bubblewrap import (
+    confinements,
+    holds_private,
+    python,
+    python_files,
+    python_inside,
+    system_paths,
+)
 from rollforge.sandbox.cgroup import make_group
 from rollforge.sandbox.confined import Confined, SandboxReply
 from rollforge.sandbox.seccomp import seccomp_filter
@@ -233,11 +240,12 @@ def _bootstrap_source() -> str:
     return Path(bootstrap.__file__).read_text(encoding="utf-8")
 
 
-def _site_packages() -> str:
-    """Where the installed packages are, found by one that is always there."""
+def _site_packages() -> str | None:
+    """Where the installed packages are, found by one that is always there; None where the run may be there too (`pip -t .`)."""
     import msgspec as known
 
-    return str(Path(known.__file__).resolve().parents[1])
+    path = Path(known.__file__).resolve().parents[1]
+    return None if holds_private(path) else str(path)
 
 
 class _Trial(msgspec.Struct, frozen=True):

@@ -62,14 +62,16 @@ def python_files() -> list[Path]:
     """
     path, prefix = python(), python().parents[1]
     stdlib = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix})).resolve()
-    is_own = stdlib.is_relative_to(prefix) and not any(
-        private.is_relative_to(prefix) for private in private_paths()
-    )
-    if is_own:
+    if stdlib.is_relative_to(prefix) and not holds_private(prefix):
         return [prefix]
     dynamic = stdlib / "lib-dynload"
     libraries = sorted((prefix / "lib").glob("lib*.so*"))
     return [path, stdlib, *([dynamic] if not dynamic.is_relative_to(stdlib) else []), *libraries]
+
+
+def holds_private(path: Path) -> bool:
+    """Whether showing a directory would show the home directory, or where the command runs."""
+    return any(private.is_relative_to(path.resolve()) for private in private_paths())
 
 
 def private_paths() -> list[Path]:

@@ -21,7 +21,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.sandbox import supervisor
-from rollforge.sandbox.bubblewrap import private_paths, python, python_files
+from rollforge.sandbox.bubblewrap import holds_private, private_paths, python, python_files
 from rollforge.sandbox.cgroup import ControlGroup, make_group
 from rollforge.sandbox.seccomp import seccomp_filter
 from rollforge.sandbox.usage import descendants, memory_exceeds
@@ -41,6 +41,9 @@ OUTPUT_KEPT = 64 << 10
 
 END_S = 5.0
 """How long the supervisor may take to end a program's processes before it is killed itself."""
+
+_PARTS = ("bin", "lib", "lib64", "shims", "versions", "pyvenv.cfg")
+"""Of an installation."""
 
 _ETC = (
     *(
@@ -382,14 +385,21 @@ def _installation(path: Path) -> list[Path]:
     outermost = [parent for parent in path.parents if parent.name == "node_modules"]
     if outermost:
         return [outermost[-1]]
-    if path.parent.name == "shims":  # pyenv, asdf: a script that finds the real one below the same root
-        return [path.parents[1]]
     prefix = path.parents[1] if len(path.parents) > 1 else path
+    if path.parent.name == "shims":  # pyenv, asdf: a script that finds the real one below the same root
+        return _shown_parts(prefix)
     if (prefix / "pyvenv.cfg").exists():
         base = (prefix / "bin" / "python").resolve()
-        own = [] if base.is_relative_to("/usr") else [base.parents[1]]
-        return [prefix, *own]
+        own = [] if base.is_relative_to("/usr") else _shown_parts(base.parents[1])
+        return [*_shown_parts(prefix), *own]
     return [path]
+
+
+def _shown_parts(prefix: Path) -> list[Path]:
+    """An installation; only what is surely part of it where the home directory or the run's own lies inside (`~/bin/python3`)."""
+    if not holds_private(prefix):
+        return [prefix]
+    return [part for name in _PARTS if (part := prefix / name).exists()]
 
 
 @lru_cache(maxsize=1)

@@ -65,17 +65,26 @@ class ObjectFolder:
                 "the address of a bucket holds a key or a query, which would reach the run's files",
                 hint="keys come from the environment, such as AWS_ACCESS_KEY_ID",
             )
-        self._store: Any = obstore.store.from_url(
-            f"{scheme}://{self.bucket}",
-            client_options={
-                "timeout": timedelta(seconds=120),
-                "connect_timeout": timedelta(seconds=5),
-                "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
-            },
-            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=10)},
-        )
+        address = os.environ.get("AWS_ENDPOINT_URL", "")
+        if scheme == "s3" and address and not address.startswith(("http://", "https://")):
+            raise UsageError(f"AWS_ENDPOINT_URL={address} is no web address", hint="begin it with https://")
         self._obstore = obstore
         self._errors = obstore.exceptions
+        try:
+            self._store: Any = obstore.store.from_url(
+                f"{scheme}://{self.bucket}",
+                client_options={
+                    "timeout": timedelta(seconds=120),
+                    "connect_timeout": timedelta(seconds=5),
+                    "allow_http": address.startswith("http://"),
+                },
+                retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=10)},
+            )
+        except (
+            ValueError,
+            self._errors.BaseError,
+        ) as error:  # a key of another shape, a name that no bucket has
+            raise self._unreachable(error) from error
 
     def key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
 
@@ -226,18 +227,22 @@ def matching(names: Sequence[str], patterns: Sequence[str], folder: str = "") ->
     matches: dict[str, None] = {}
     for pattern in patterns:
         whole = f"{folder}/{pattern}" if folder and not pattern.startswith(f"{folder}/") else pattern
-        regex = re.compile(_regex(whole))
-        matches.update(dict.fromkeys(sorted(name for name in names if regex.fullmatch(name))))
+        words = whole.removeprefix("./").split("/")
+        matches.update(dict.fromkeys(sorted(name for name in names if _matches(name.split("/"), words))))
     return list(matches)
 
 
-def _regex(pattern: str) -> str:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern.removeprefix("./"))
-    translated = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        translated.get(part, part if part.startswith("[") and part.endswith("]") else re.escape(part))
-        for part in parts
-    )
+def _matches(parts: list[str], words: list[str]) -> bool:
+    """Whether the parts of a name match the words of a pattern. A card's author chose the words: no regex of ours tries all ways."""
+    reached = {0}
+    for word in words:
+        if word == "**":
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], word)}
+        if not reached:
+            return False
+    return len(parts) in reached
 
 
 def _listed(names: Sequence[str]) -> str:

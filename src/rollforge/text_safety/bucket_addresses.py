@@ -52,8 +52,11 @@ class Addresses:
         self._address_by_path: dict[str, str] = {}
 
     def add(self, path: str, address: str) -> None:
-        """Show `address` wherever `path` would be printed or written."""
-        self._address_by_path[path] = address
+        """Show `address` wherever `path` would be printed or written.
+
+        The dictionary is replaced, not changed: threads print and write meanwhile.
+        """
+        self._address_by_path = {**self._address_by_path, path: address}
 
     def text(self, text: str) -> str:
         """The text with addresses instead of paths."""

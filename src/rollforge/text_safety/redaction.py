@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -57,6 +58,8 @@ _ENVIRONMENT = (
 """Variables that this program or a sink's library reads a secret from without an option that names them."""
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "MLFLOW_", "OTEL_", "RAY_", "WANDB_")
+"""Settings of libraries: some are secrets by their names, some are addresses that hold one, some are lists of headers."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -70,6 +73,7 @@ class Redactor:
     def __init__(self) -> None:
         self._mask_by_text: dict[str, str] = {}
         self._masks: tuple[tuple[bytes, bytes], ...] = ()
+        self._learning = threading.Lock()
 
     def learn(self, value: object) -> None:
         """Treat a value as a secret from now on, in all its usual spellings: whoever calls this knows that it is one."""
@@ -100,7 +104,11 @@ class Redactor:
         self._add(dict.fromkeys(spellings, MASK))
 
     def _add(self, mask_by_text: dict[str, str]) -> None:
-        if not mask_by_text.keys() <= self._mask_by_text.keys():
+        if mask_by_text.keys() <= self._mask_by_text.keys():
+            return
+        with (
+            self._learning
+        ):  # threads of workers learn too, and none of them may lose what another one learned
             self._mask_by_text |= mask_by_text
             # The longest first: a secret may contain another one.
             longest_first = sorted(self._mask_by_text.items(), key=lambda item: len(item[0]), reverse=True)
@@ -135,6 +143,13 @@ class Redactor:
             self.learn(os.environ.get(name))
         for name in _PROXIES:
             self._learn_text(os.environ.get(name) or os.environ.get(name.upper()) or "", "")
+        for name, value in os.environ.items():
+            if name.startswith(_SETTINGS):
+                self._learn_text(value, name)
+            if name.startswith("OTEL_") and name.endswith("_HEADERS"):
+                for header in value.split(","):
+                    key, _, text = header.partition("=")
+                    self._learn_text(unquote(text.strip()), key.strip())
 
     def text(self, text: str) -> str:
         """The text with every known secret replaced by `***`."""

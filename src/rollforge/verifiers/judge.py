@@ -13,12 +13,11 @@ is a failure to judge. A judge can still be persuaded by what it reads.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonObject, Response, Task, finite_number
 from rollforge.verifiers.building_blocks.judge_model import (
     JudgeCost,
     JudgeEndpoint,
@@ -146,7 +145,7 @@ class RubricJudge:
         if not isinstance(value, dict) or not value.keys() <= {"score", "reason"}:
             raise ValueError("the block is not an object of score and reason alone")
         score = value.get("score")
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        if isinstance(score, bool) or finite_number(score) is None:
             raise ValueError(f"score = {score!r} is no number")
         if not self._options.lowest <= score <= self._options.highest:
             raise ValueError(f"score = {score!r} is off the scale")

@@ -65,6 +65,9 @@ class Guard:
             return web.Response(
                 status=400, text="this server answers to localhost, 127.0.0.1 and [::1] only\n"
             )
+        origin = request.headers.get("Origin")
+        if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
+            return web.Response(status=403, text="requests from other sites are refused\n")
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return web.Response(status=403, text="requests from other sites are refused\n")
         if request.method not in ("GET", "HEAD"):

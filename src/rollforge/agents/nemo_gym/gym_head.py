@@ -13,13 +13,15 @@ import aiohttp
 import msgspec
 import yaml
 
-from rollforge.endpoint import read_body
+from rollforge.endpoint import proxy_for, read_body
 from rollforge.errors import Failure, UsageError
 from rollforge.records import from_json
 from rollforge.registry import did_you_mean
 from rollforge.store.reading import UNREADABLE
 
 Kind = Literal["responses_api_agents", "resources_servers", "environment_servers"]
+MOST_CONFIG = 4 << 20
+"""Bytes of a config: parsing YAML takes a second and fifty times the memory for each megabyte."""
 _ANYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
 
 
@@ -49,7 +51,8 @@ async def read_directory(head_url: str, http: aiohttp.ClientSession) -> Director
         "is NeMo Gym running there? `gym env status` tells its head server's address (port 11000 by default)"
     )
     try:
-        async with http.get(url, timeout=aiohttp.ClientTimeout(total=30), allow_redirects=False) as answer:
+        limit = aiohttp.ClientTimeout(total=30)
+        async with http.get(url, timeout=limit, proxy=proxy_for(url), allow_redirects=False) as answer:
             body = await read_body(answer, boundary="agent")
             if answer.status != 200:
                 raise UsageError(
@@ -83,6 +86,10 @@ HeadConfig = dict[str, dict[Kind, dict[str, _ServerJson]]]
 
 def _parse(body: bytes, head_url: str) -> HeadConfig:
     """The config: YAML inside a JSON string. Errors quote none of it."""
+    if len(body) > MOST_CONFIG:
+        raise UsageError(
+            f"--gym-head {head_url} answers with {len(body):,} bytes, which is no NeMo Gym config"
+        )
     try:
         text = from_json(body)
         config = yaml.safe_load(text) if isinstance(text, str) else text

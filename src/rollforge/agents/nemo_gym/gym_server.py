@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from rollforge.endpoint import MAX_RESPONSE_BYTES, open_session, read_body
+from rollforge.endpoint import MAX_RESPONSE_BYTES, open_session, proxy_for, read_body
 from rollforge.endpoint.breaker import Breaker
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.failures import message_of
@@ -112,6 +112,7 @@ class GymServer:
         self.is_typed = False
         """Its `/run` takes typed episodes instead of rows."""
         self._missing_paths: set[str] = set()
+        self._proxy = proxy_for(self.url)
         self._http = http
         self._patience_s = patience_s
         self._max_bytes = max_bytes
@@ -215,7 +216,9 @@ class GymServer:
         """Whether the server has a POST path: it then refuses GET with 405, which changes nothing there."""
         limit = aiohttp.ClientTimeout(total=CLOSE_S)
         try:
-            async with self._http.get(self.url + path, timeout=limit, allow_redirects=False) as answer:
+            async with self._http.get(
+                self.url + path, timeout=limit, proxy=self._proxy, allow_redirects=False
+            ) as answer:
                 return answer.status == 405
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
@@ -237,7 +240,12 @@ class GymServer:
         headers = {"Content-Type": "application/json", **session.headers()}
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=30)
         async with self._http.post(
-            self.url + path, data=data, headers=headers, timeout=limit, allow_redirects=False
+            self.url + path,
+            data=data,
+            headers=headers,
+            timeout=limit,
+            proxy=self._proxy,
+            allow_redirects=False,
         ) as answer:
             body = await read_body(answer, self._max_bytes, boundary=boundary)
             is_same = session.keep(answer)

@@ -39,6 +39,8 @@ from rollforge.records import Task, to_json
 
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
+MOST_PAGES, MOST_TOOLS = 1_000, 10_000
+"""Of a list of tools; one that goes on names the same page for ever."""
 END_S = 8.0
 """How long a session may take to end before its task is cancelled."""
 Mode = Literal["legacy", "auto"]
@@ -217,18 +219,25 @@ class McpSession:
         """Schemas of all tools, page by page."""
         schemas: list[ToolJson] = []
         cursor: str | None = None
-        while True:
+        for _ in range(MOST_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor)
-            page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
+            try:
+                async with asyncio.timeout(OPEN_S):
+                    page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
+            except TimeoutError:
+                raise Failure("tool", "tool", f"no list of tools within {OPEN_S:g} s") from None
             schemas += [
                 function_tool(
                     tool.name, tool.description or tool.title or "", cast("SchemaJson", tool.input_schema)
                 )
                 for tool in page.tools
             ]
+            if len(schemas) > MOST_TOOLS:
+                break
             cursor = page.next_cursor
             if not cursor:
                 return schemas
+        raise Failure("tool", "tool", f"its list of tools does not end after {len(schemas):,}")
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         params = types.CallToolRequestParams(name=name, arguments=dict(arguments))

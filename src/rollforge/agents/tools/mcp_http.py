@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-from rollforge.endpoint import MAX_RESPONSE_BYTES
+from rollforge.endpoint import MAX_RESPONSE_BYTES, proxy_for
 
 
 class HttpConnection:
@@ -40,6 +40,8 @@ class HttpConnection:
             timeout=httpx2.Timeout(30, read=None),
             headers={**self._headers, "Accept-Encoding": "identity"},
             event_hooks={"response": [self._check]},
+            trust_env=False,  # servers on this machine are asked directly, and ~/.netrc is not used
+            proxy=proxy_for(self._url),
         )
         try:
             async with (

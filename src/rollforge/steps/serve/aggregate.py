@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypedDict, cast
 import numpy as np
 
 from rollforge.json_shapes import AgentRefJson, RowJson, Shape
-from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
+from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, finite_number
 from rollforge.statistics import stats
 from rollforge.statistics.intervals import t_quantile
 
@@ -173,9 +173,9 @@ def _numbers(row: RowJson) -> NumberRow:
 
 def _finite(items: Iterable[tuple[str, object]]) -> NumberRow:
     return {
-        key: float(value)
+        key: number
         for key, value in items
-        if isinstance(value, bool | int | float) and not key.startswith("_") and math.isfinite(value)
+        if not key.startswith("_") and (number := finite_number(value)) is not None
     }
 
 

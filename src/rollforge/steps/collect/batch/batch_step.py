@@ -30,7 +30,7 @@ async def collect_batches(
 ) -> BatchReport:
     """Make rollouts of the results of batches; says what the results held."""
     writer = RequestWriter(plan, options, model)
-    results = BatchResults(plan, writer.run)
+    results = BatchResults(plan, writer.run, max_response_bytes=options.max_response_bytes)
     engine.use(results, model, writer.api)
     if options.read_batch:
         for path in options.read_batch:

@@ -63,8 +63,9 @@ class BatchReport(msgspec.Struct, kw_only=True):
 class BatchResults:
     """Results by request."""
 
-    def __init__(self, plan: CollectPlan, run: str) -> None:
+    def __init__(self, plan: CollectPlan, run: str, *, max_response_bytes: int) -> None:
         self.report = BatchReport()
+        self._longest = line_limit(max_response_bytes)
         self._plan = plan
         self._run = run
         self._files: list[Path] = []
@@ -78,13 +79,23 @@ class BatchResults:
         number = len(self._files)
         self._files.append(path)
         self.report.files += 1
-        offset = 0
+        line_number = offset = 0
         with path.open("rb") as file:
-            for line_number, line in enumerate(file, 1):
+            while line := file.readline(self._longest):
+                line_number += 1
+                size = len(line)
+                is_whole = size < self._longest or line.endswith(b"\n")
+                while not is_whole and (
+                    rest := file.readline(1 << 20)
+                ):  # only counted: it does not fit into memory
+                    size += len(rest)
+                    is_whole = rest.endswith(b"\n")
                 if line.strip():
                     self.report.lines += 1
-                    self._add_line(line, number, offset, f"{path.name}:{line_number}")
-                offset += len(line)
+                    self._add_line(
+                        line if size == len(line) else b"", number, offset, f"{path.name}:{line_number}"
+                    )
+                offset += size
 
     def _add_line(self, line: bytes, file: int, offset: int, where: str) -> None:
         result = read_result(line)
@@ -168,6 +179,11 @@ class BatchResults:
 
     def _number(self, position: int, sample: int, attempt: int) -> int:
         return (position * self._plan.ledger.samples + sample) * _MOST_ATTEMPTS + attempt
+
+
+def line_limit(max_response_bytes: int) -> int:
+    """The longest line of a result: the answer, and what a batch writes around it."""
+    return max_response_bytes + (64 << 10)
 
 
 def _keep(names: list[str], name: str) -> None:

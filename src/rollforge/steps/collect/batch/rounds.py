@@ -24,7 +24,7 @@ from rollforge.errors import Failure, FailureClass, UsageError
 from rollforge.records import to_json
 from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.request_files import RequestWriter
-from rollforge.steps.collect.batch.results import BatchResults
+from rollforge.steps.collect.batch.results import BatchResults, line_limit
 from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.plan import CollectPlan
 from rollforge.steps.collect.schedule import SampleRequest
@@ -226,8 +226,8 @@ class BatchRounds:
                 self._engine.notice = f"the provider does not answer ({failure.message[:200]}); trying again"
                 return None
             raise
-        if state.request_counts is not None:
-            batch.done = state.request_counts.completed + state.request_counts.failed
+        if (done := state.done) is not None:
+            batch.done = min(done, batch.requests)
         return state
 
     async def _settle(self, batch: SentBatch, ended: ProviderBatch) -> None:
@@ -273,7 +273,7 @@ class BatchRounds:
 
     async def _is_refused(self, batch: SentBatch, ended: ProviderBatch) -> bool:
         """Whether the provider did not begin the batch; its requests are owed again, or the run stops."""
-        faults = ended.errors.data if ended.errors is not None else []
+        faults = ended.faults
         reasons = "; ".join(
             f"{fault.message or fault.code}" + (f" (line {fault.line})" if fault.line is not None else "")
             for fault in faults[:MOST_FAULTS]
@@ -310,10 +310,11 @@ class BatchRounds:
     async def _fetch(self, batch: SentBatch, part: str, file_id: str) -> Path:
         """Download a file of results, as a whole or not at all."""
         path = self._path(batch, part)
+        limit = (batch.requests + 1) * line_limit(self._options.max_response_bytes)
 
         async def fetch() -> Path:
             with replacing(path) as file:
-                await self._api.download(file_id, file.write)
+                await self._api.download(file_id, file.write, limit=limit)
             return path
 
         return await self._retried(fetch)
