@@ -450,6 +450,33 @@ async def test_a_changed_program_is_not_resumed(tmp_path: Path) -> None:
         await collected(tmp_path, 'ask(user("another"))', sandbox="off")
 
 
+async def test_a_run_whose_programs_would_read_something_else_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollforge.errors import ResumeRefused
+
+    monkeypatch.setenv("MY_WISH", "seen")
+    start = tmp_path / "start"
+    (start / "src").mkdir(parents=True)
+    (start / "src" / "own.txt").write_text("one")
+
+    async def again(**options: Any) -> None:
+        await collected(tmp_path, 'ask(user("hi"))', sandbox="off", workdir=str(start), **options)
+
+    await again()
+    await again(samples=2)
+    for name, options in (
+        ("stdin", {"stdin": "prompt"}),
+        ("withhold", {"withhold": ("topic",)}),
+        ("pass_env", {"pass_env": ("MY_WISH",)}),
+    ):
+        with pytest.raises(ResumeRefused, match=name):
+            await again(**options)
+    (start / "src" / "own.txt").write_text("two")
+    with pytest.raises(ResumeRefused, match="workdir_files"):
+        await again()
+
+
 def test_two_processes_never_write_the_same_file_of_calls(tmp_path: Path) -> None:
     from rollforge.agents.recorded_programs.recording import claim_journal
     from rollforge.store import RunFiles

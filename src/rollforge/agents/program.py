@@ -22,7 +22,7 @@ import msgspec
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory, leave_behind
 from rollforge.agents.recorded_programs.artifacts import keep_artifacts, make_safe, read_result
 from rollforge.agents.recorded_programs.program_endings import Endings
-from rollforge.agents.recorded_programs.program_files import fill_workdir, program_task
+from rollforge.agents.recorded_programs.program_files import fill_workdir, folder_digest, program_task
 from rollforge.agents.recorded_programs.recording import (
     Recording,
     merged_response,
@@ -137,6 +137,19 @@ class Program:
             "network": self._sandbox.network,
             "artifacts": list(options.artifacts),
         }
+        if options.workdir:
+            try:
+                fingerprint["workdir_files"] = await asyncio.to_thread(folder_digest, options.workdir)
+            except OSError as error:
+                raise UsageError(
+                    f"--workdir {options.workdir}: {error}", hint="every rollout gets a copy of it"
+                ) from error
+        # What a program can read, in runs that ask for something else than the usual.
+        if options.stdin != "none":
+            fingerprint["stdin"] = options.stdin
+        for name, words in (("withhold", options.withhold), ("pass_env", options.pass_env)):
+            if words:
+                fingerprint[name] = sorted(words)
         return Preparation(fingerprint=fingerprint)
 
     async def start(self, model: Model) -> None:

@@ -192,9 +192,9 @@ def _scores(scores: dict[str, _ScoreJson]) -> dict[str, _ScoreJson]:
 def _number(value: object) -> float | None:
     if not isinstance(value, str):
         return finite(value)
-    known = LETTERS.get(value, WORDS.get(value.lower()))
+    mapped = LETTERS.get(value, WORDS.get(value.lower()))
     try:
-        return finite(float(value)) if known is None else known
+        return finite(float(value)) if mapped is None else mapped
     except ValueError:
         return None
 
