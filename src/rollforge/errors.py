@@ -138,6 +138,8 @@ class Failure(Exception):
         """How many requests this attempt cost."""
         self.usage: object = None
         """Tokens that were generated and paid, although the answer is of no use."""
+        self.wasted: tuple[object, ...] = ()
+        """The same of earlier tries."""
         self.partial: object = None
         """What had been generated before it failed, Responses-shaped, if anything."""
         self.is_terminal = False

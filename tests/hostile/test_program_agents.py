@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -183,6 +184,34 @@ print(json.dumps(opened))
     assert ran.rows[0]["_rf"]["program"]["stdout"] == "[]\n"
     places = [tmp_path / "x", Path.home() / "rollforge-was-here", Path("/etc/rollforge-was-here")]
     assert not any(place.exists() for place in places)
+
+
+@needs_bubblewrap
+async def test_it_fills_no_memory_through_directories_that_are_not_its_own(tmp_path: Path) -> None:
+    """Whatever it writes lies on disk or is bounded: files in memory belong to no process that could be measured."""
+    ran = await collected(
+        tmp_path,
+        """
+import multiprocessing
+ask(user("hi"))
+written = []
+for path in ["/x", "/etc/x", "/home/x", "/dev/x", "/usr/src/x", "/tmp/x", "/dev/shm/x", os.getcwd() + "/x", os.environ["HOME"] + "/x"]:
+    try:
+        with open(path, "wb") as file:
+            file.write(bytes(4 << 20))
+        written.append(path)
+    except OSError:
+        pass
+room = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in ("/tmp", "/dev/shm")}
+with multiprocessing.Pool(1) as pool:
+    assert pool.map(abs, [-1]) == [1]
+print(json.dumps({"written": written, "room": room}))
+""",
+        sandbox="require",
+    )
+    seen = json.loads(ran.rows[0]["_rf"]["program"]["stdout"])
+    assert seen["written"] == ["/tmp/x", "/dev/shm/x", "/work/x", "/home/agent/x"]
+    assert seen["room"] == {"/tmp": 1 << 30, "/dev/shm": 1 << 30}
 
 
 SURVIVES = """

@@ -72,6 +72,108 @@ def test_several_scores_need_a_name(tmp_path: Path) -> None:
     assert (row["reward"], row["match"]) == (0.25, 1.0)
 
 
+@pytest.mark.parametrize("suffix", ["eval", "json"])
+def test_scores_are_mapped_as_inspect_maps_them_and_what_is_no_number_is_missing(
+    tmp_path: Path, suffix: str
+) -> None:
+    """inspect writes the score of an unscored sample as the word NaN, which is no JSON."""
+    values = [float("nan"), float("inf"), "yes", "False", "0.75", True, "unsure", [1, 0]]
+    samples = [sample(n, 1, value) for n, value in enumerate(values)]
+    log = tmp_path / f"a.{suffix}"
+    if suffix == "eval":
+        write_log(log, samples)
+    else:
+        log.write_text(json.dumps({"samples": samples}))
+    import_run("inspect", log, tmp_path / "run")
+    assert [row["reward"] for row in rows(tmp_path / "run")] == [None, None, 1.0, 0.0, 0.75, 1.0, None, None]
+
+
+def test_a_score_of_several_values_is_several_scores(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.eval", [sample(1, 1, {"a": 1, "b": "I"})])
+    with pytest.raises(UsageError, match="2 scores"):
+        import_run("inspect", log, tmp_path / "run")
+    import_run("inspect", log, tmp_path / "run", reward="match/b")
+    (row,) = rows(tmp_path / "run")
+    assert (row["reward"], row["match/a"]) == (0.0, 1.0)
+
+
+def test_a_sample_without_the_score_that_was_named_is_unjudged(tmp_path: Path) -> None:
+    both, lacking = sample(1, 1, "C"), sample(2, 1, "C")
+    both["scores"]["tone"] = {"value": 0.25}
+    log = write_log(tmp_path / "a.eval", [both, lacking])
+    import_run("inspect", log, tmp_path / "run", reward="tone")
+    assert [row["reward"] for row in rows(tmp_path / "run")] == [0.25, None]
+    with pytest.raises(UsageError, match="there is no score 'other'"):
+        import_run("inspect", log, tmp_path / "other", reward="other")
+    assert not (tmp_path / "other" / "rollouts.jsonl").exists()
+
+
+def test_a_sample_of_inspect_that_does_not_count_is_unjudged(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.eval", [sample(1, 1, "C", invalidation={"author": "me"})])
+    import_run("inspect", log, tmp_path / "run")
+    assert [row["reward"] for row in rows(tmp_path / "run")] == [None]
+
+
+def test_tokens_of_a_sample_are_those_of_all_its_calls(tmp_path: Path) -> None:
+    usage = {"input_tokens": 300, "output_tokens": 50, "total_tokens": 350, "input_tokens_cache_read": 100}
+    judge = {"input_tokens": 9, "output_tokens": 9, "total_tokens": 18}
+    samples = [
+        sample(1, 1, "C", model_usage={"openai/m": usage}),
+        sample(2, 1, "C", model_usage={"openai/m": usage, "openai/judge": judge}),
+        sample(3, 1, "C", model_usage={"openai/one": usage, "openai/two": judge}),
+        sample(4, 1, "C"),
+    ]
+    import_run("inspect", write_log(tmp_path / "a.eval", samples), tmp_path / "run")
+    usages = [row["response"]["usage"] for row in rows(tmp_path / "run")]
+    assert [one and one["input_tokens"] for one in usages] == [300, 300, None, None]
+    assert usages[0]["input_tokens_details"] == {"cached_tokens": 100}
+
+
+def test_an_answer_that_was_cut_short_is_incomplete(tmp_path: Path) -> None:
+    samples = [sample(n, 1, "C") for n in range(3)]
+    samples[1]["output"]["choices"] = [{"stop_reason": "max_tokens"}]
+    samples[2]["limit"] = {"type": "message", "limit": 4}
+    import_run("inspect", write_log(tmp_path / "a.eval", samples), tmp_path / "run")
+    found = [row["response"] for row in rows(tmp_path / "run")]
+    assert [one["status"] for one in found] == ["completed", "incomplete", "incomplete"]
+    reasons = [one["incomplete_details"] for one in found[1:]]
+    assert reasons == [{"reason": "max_output_tokens"}, {"reason": "message_limit"}]
+
+
+def test_pictures_that_a_sample_holds_apart_are_put_back(tmp_path: Path) -> None:
+    one = sample(1, 1, "C", attachments={"abc": "data:image/png;base64,AAAA"})
+    one["messages"][0]["content"] = [
+        {"type": "text", "text": "Look."},
+        {"type": "image", "image": "attachment://abc"},
+    ]
+    import_run("inspect", write_log(tmp_path / "a.eval", [one]), tmp_path / "run")
+    (row,) = rows(tmp_path / "run")
+    assert row["responses_create_params"]["input"][0]["content"][1] == {
+        "type": "input_image",
+        "image_url": "data:image/png;base64,AAAA",
+    }
+
+
+def test_results_of_verifiers_may_hold_nan_and_plain_texts(tmp_path: Path) -> None:
+    lines: list[Row] = [
+        {
+            "example_id": 1,
+            "prompt": "Say x.",
+            "completion": "x",
+            "reward": float("nan"),
+            "metrics": {"m": 1.0},
+        },
+        {"example_id": 2, "prompt": "Say y.", "completion": "y", "reward": 1.0, "is_truncated": True},
+    ]
+    log = tmp_path / "results.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    import_run("verifiers", log, tmp_path / "run")
+    first, second = rows(tmp_path / "run")
+    assert (first["reward"], second["reward"]) == (None, 1.0)
+    assert first["response"]["output"] == [{"type": "message", "role": "assistant", "content": "x"}]
+    assert (first["response"]["status"], second["response"]["status"]) == ("completed", "incomplete")
+
+
 def test_a_sample_with_an_error_is_a_failure_and_never_zero(tmp_path: Path) -> None:
     broken = sample(1, 1, None, error={"message": "the server went away"})
     made = import_run(

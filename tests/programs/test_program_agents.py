@@ -146,6 +146,47 @@ if kind == "late":
     assert len(ran.calls) == 3
 
 
+@pytest.mark.parametrize("sandbox", MODES)
+async def test_what_a_program_wrote_before_its_deadline_is_kept(tmp_path: Path, sandbox: str) -> None:
+    ran = await collected(
+        tmp_path,
+        """
+import time
+calls = json.load(open(os.environ["ROLLFORGE_TASK"]))["calls"]
+for number in range(calls):
+    ask(user(f"hi {number}"))
+print(f"after {calls} calls", flush=True)
+sys.stderr.write("waiting for a login\\n")
+sys.stderr.flush()
+time.sleep(600)
+""",
+        tasks=[{"calls": 0}, {"calls": 2}],
+        sandbox=sandbox,
+        rollout_deadline_s=4.0,
+        max_failures="100%",
+        price="1/2",
+    )
+    silent, asked = sorted(ran.failures, key=lambda row: row["_ng_task_index"])
+    for row, calls in ((silent, 0), (asked, 2)):
+        assert row["class"] == "timeout" and row["requests"] == calls
+        program = row["response"]["program"]
+        assert program["stdout"] == f"after {calls} calls\n" and program["calls"] == calls
+        assert program["stderr"] == "waiting for a login\n" and program["exit_code"] is None
+        assert row["response"]["status"] == "incomplete"
+    assert silent["_rf"]["cost"] == 0.0 and asked["_rf"]["cost"] > 0
+
+
+async def test_a_program_without_an_answered_call_cost_nothing(tmp_path: Path) -> None:
+    for name, source, model in (
+        ("silent", "sys.exit(3)", {}),
+        ("refused", 'ask(user("hi"))', {"faults": ("overflow=1",)}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        ran = await collected(folder, source, sandbox="off", model=model, price="1/2")
+        assert [row["_rf"]["cost"] for row in ran.failures] == [0.0], name
+
+
 async def test_a_program_that_dies_of_the_model_is_the_models_failure(tmp_path: Path) -> None:
     ran = await collected(tmp_path, 'ask(user("hi"))', sandbox="off", model={"faults": ("overflow=1",)})
     (failure,) = ran.failures
@@ -407,6 +448,33 @@ async def test_a_changed_program_is_not_resumed(tmp_path: Path) -> None:
     await collected(tmp_path, 'ask(user("hi"))', sandbox="off")
     with pytest.raises(ResumeRefused, match="program_files"):
         await collected(tmp_path, 'ask(user("another"))', sandbox="off")
+
+
+async def test_a_run_whose_programs_would_read_something_else_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollforge.errors import ResumeRefused
+
+    monkeypatch.setenv("MY_WISH", "seen")
+    start = tmp_path / "start"
+    (start / "src").mkdir(parents=True)
+    (start / "src" / "own.txt").write_text("one")
+
+    async def again(**options: Any) -> None:
+        await collected(tmp_path, 'ask(user("hi"))', sandbox="off", workdir=str(start), **options)
+
+    await again()
+    await again(samples=2)
+    for name, options in (
+        ("stdin", {"stdin": "prompt"}),
+        ("withhold", {"withhold": ("topic",)}),
+        ("pass_env", {"pass_env": ("MY_WISH",)}),
+    ):
+        with pytest.raises(ResumeRefused, match=name):
+            await again(**options)
+    (start / "src" / "own.txt").write_text("two")
+    with pytest.raises(ResumeRefused, match="workdir_files"):
+        await again()
 
 
 def test_two_processes_never_write_the_same_file_of_calls(tmp_path: Path) -> None:

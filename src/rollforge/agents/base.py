@@ -194,7 +194,14 @@ def cut_short(failure: Failure, error: BaseException | None) -> Failure:
     """The failure with what had been generated, when the error that ended the rollout carries it."""
     if failure.partial is None:
         failure.partial = getattr(error, PARTIAL, None)
+        failure.requests = failure.requests or getattr(error, REQUESTS, 0)
     return failure
+
+
+def leave_behind(error: BaseException, partial: ResponseJson, requests: int) -> None:
+    """Let the error that cancels an agent carry what had been generated, and with how many requests."""
+    setattr(error, PARTIAL, partial)
+    setattr(error, REQUESTS, requests)
 
 
 PROGRAM = "program:"
@@ -202,3 +209,6 @@ PROGRAM = "program:"
 
 PARTIAL = "rollforge_partial"
 """Attribute under which a cancelled agent leaves what it had on the exception that passes through it."""
+
+REQUESTS = "rollforge_requests"
+"""The same for the number of its requests to the model."""

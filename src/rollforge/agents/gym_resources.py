@@ -105,6 +105,7 @@ class GymResources:
             endpoint=transcript.endpoint,
             api=transcript.api,
             requests=transcript.requests,
+            wasted=transcript.wasted,
             tool_times=ToolTimes(transcript.tool_seconds),
             verdict=verdict,
             verdict_failure=problem,
@@ -128,6 +129,7 @@ class GymResources:
             response=episode.response,
             endpoint=episode.endpoint,
             requests=episode.requests,
+            wasted=episode.wasted,
             verdict=episode.verdict if self._options.gym_verify else None,
             verifier=self.name if self._options.gym_verify else None,
         )

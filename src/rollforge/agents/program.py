@@ -19,20 +19,26 @@ from typing import Any
 
 import msgspec
 
-from rollforge.agents.base import PARTIAL, AgentOptions, Preparation, Trajectory
+from rollforge.agents.base import AgentOptions, Preparation, Trajectory, leave_behind
 from rollforge.agents.recorded_programs.artifacts import keep_artifacts, make_safe, read_result
 from rollforge.agents.recorded_programs.program_endings import Endings
-from rollforge.agents.recorded_programs.program_files import fill_workdir, program_task
-from rollforge.agents.recorded_programs.recording import Recording, merged_response, sequence_numbers
+from rollforge.agents.recorded_programs.program_files import fill_workdir, folder_digest, program_task
+from rollforge.agents.recorded_programs.recording import (
+    Recording,
+    merged_response,
+    sequence_numbers,
+    wasted_usages,
+)
 from rollforge.endpoint import Model
 from rollforge.errors import Failure, UsageError
-from rollforge.json_shapes import ArtifactJson, PlayedJson, ProgramFactsJson
+from rollforge.json_shapes import ArtifactJson, PlayedJson, ProgramFactsJson, ResponseJson
 from rollforge.proxy import ProgramSession, merge_calls
 from rollforge.records import JsonFields, Task, to_json
 from rollforge.sandbox.programs import (
     RELAY_PORT,
     ProgramFolders,
     ProgramLimits,
+    ProgramOutput,
     ProgramRun,
     ProgramSandbox,
     absolute_words,
@@ -131,6 +137,19 @@ class Program:
             "network": self._sandbox.network,
             "artifacts": list(options.artifacts),
         }
+        if options.workdir:
+            try:
+                fingerprint["workdir_files"] = await asyncio.to_thread(folder_digest, options.workdir)
+            except OSError as error:
+                raise UsageError(
+                    f"--workdir {options.workdir}: {error}", hint="every rollout gets a copy of it"
+                ) from error
+        # What a program can read, in runs that ask for something else than the usual.
+        if options.stdin != "none":
+            fingerprint["stdin"] = options.stdin
+        for name, words in (("withhold", options.withhold), ("pass_env", options.pass_env)):
+            if words:
+                fingerprint[name] = sorted(words)
         return Preparation(fingerprint=fingerprint)
 
     async def start(self, model: Model) -> None:
@@ -159,16 +178,16 @@ class Program:
         """One rollout."""
         assert self._recording is not None, "the agent has not been started"
         session = self._recording.session(task, sample)
-        scratch = await asyncio.to_thread(ProgramFolders.make)
+        scratch, output = await asyncio.to_thread(ProgramFolders.make), ProgramOutput()
         try:
             await asyncio.to_thread(fill_workdir, scratch.work, self._options.workdir, task.get("files"))
             self._recording.proxy.add(session)
-            ended = await self._play(task, scratch, session)
+            ended = await self._play(task, scratch, session, output)
             trajectory = await self._judgeable(ended, scratch, session)
             self._endings.survived()
         except BaseException as error:  # also when cancelled: session and folder end with the rollout
             await self._recording.proxy.close_session(session)
-            self._attach(error, session)
+            self._attach(error, session, output)
             await asyncio.shield(asyncio.to_thread(scratch.remove))
             raise
         return trajectory
@@ -188,7 +207,9 @@ class Program:
         assert self._socket_folder is not None
         return self._socket_folder / "proxy.sock"
 
-    async def _play(self, task: Task, scratch: ProgramFolders, session: ProgramSession) -> ProgramRun:
+    async def _play(
+        self, task: Task, scratch: ProgramFolders, session: ProgramSession, output: ProgramOutput
+    ) -> ProgramRun:
         """Run the program to its end, or until the model is lost for good."""
         assert self._sandbox is not None
         values, environment = self._setting(task, scratch, session)
@@ -203,6 +224,7 @@ class Program:
                 limits=ProgramLimits(
                     memory_bytes=self._options.max_memory_bytes, processes=self._options.max_processes
                 ),
+                output=output,
             )
         )
         try:
@@ -299,7 +321,7 @@ class Program:
                 scratch.work, self._options.artifacts, folder, self._options.max_artifact_bytes
             )
         response["artifacts"] = artifacts
-        last = calls[main.calls[-1]] if main.calls[-1] < len(calls) else calls[-1]
+        last = next(call for call in calls if call.number == main.calls[-1])
         own: PlayedJson = {
             "played": main.prompt,
             "sequences": [sequence.to_record(with_text=sequence is not main) for sequence in sequences],
@@ -310,6 +332,7 @@ class Program:
             endpoint=last.endpoint,
             api=last.upstream,
             requests=sum(call.requests for call in calls),
+            wasted=wasted_usages(calls),
             own=own,
             judged={"workdir": str(scratch.work), "artifacts_root": _artifacts_root(self._options.out)},
             release=scratch.remove,
@@ -333,24 +356,34 @@ class Program:
         if why is not None:
             failure.message, failure.stops_run = why, True
 
-    def _attach(self, error: BaseException, session: ProgramSession) -> None:
-        """Leave what had been generated on the error that ended the rollout."""
-        sequences = merge_calls(session.calls)
-        partial = merged_response(sequences[0], session.calls) if sequences else None
+    def _attach(self, error: BaseException, session: ProgramSession, output: ProgramOutput) -> None:
+        """Leave what had been generated, and what the program wrote, on the error that ended the rollout."""
         if isinstance(error, Failure):
             self._count(error)
             error.requests = sum(call.requests for call in session.calls)
-            run = getattr(error, "program_run", None)
-            if partial is None and run is not None:
-                partial = {"object": "response", "status": "failed", "output": []}
+            error.wasted += wasted_usages(call for call in session.calls if call.failure is not error)
+            error.partial = _partial(session, getattr(error, "program_run", None) or output.run())
+        elif isinstance(error, asyncio.CancelledError):
+            partial = _partial(session, output.run())
             if partial is not None:
-                partial["status"] = "failed"
-                if run is not None:
-                    partial["program"] = _run_facts(run, session)
-                error.partial = partial
-        elif isinstance(error, asyncio.CancelledError) and partial is not None:
-            partial["status"], partial["incomplete_details"] = "incomplete", {"reason": "cancelled"}
-            setattr(error, PARTIAL, partial)
+                partial["status"], partial["incomplete_details"] = "incomplete", {"reason": "cancelled"}
+                leave_behind(error, partial, sum(call.requests for call in session.calls))
+
+
+def _partial(session: ProgramSession, run: ProgramRun | None) -> ResponseJson | None:
+    """What a rollout without an end left; None when it neither called the model nor was started."""
+    sequences = merge_calls(session.calls)
+    if not sequences and run is None:
+        return None
+    partial: ResponseJson = {"object": "response", "output": []}
+    if sequences:
+        partial = merged_response(sequences[0], session.calls)
+    elif not session.has_asked:
+        partial["usage"] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    partial["status"] = "failed"
+    if run is not None:
+        partial["program"] = _run_facts(run, session)
+    return partial
 
 
 PROGRAM_ENDINGS = frozenset(

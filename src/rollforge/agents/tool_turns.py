@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-from rollforge.agents.base import PARTIAL
 from rollforge.agents.tool_calls import answer_calls
 from rollforge.agents.tools.base import ToolSession
 from rollforge.agents.transcript import Transcript
@@ -41,12 +40,6 @@ async def play(
             transcript.tool_seconds += time.monotonic() - started
             if transcript.turns >= max_turns:
                 return transcript, transcript.response(incomplete="max_turns")
-    except Failure as failure:
-        failure.requests += transcript.requests
-        if transcript.turns:
-            failure.partial = transcript.response(failure=failure)
-        raise
-    except asyncio.CancelledError as error:
-        if transcript.turns:
-            setattr(error, PARTIAL, transcript.response(incomplete="cancelled"))
+    except (Failure, asyncio.CancelledError) as error:
+        transcript.leave_on(error)
         raise

@@ -6,9 +6,11 @@ refuses or ignores.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+from rollforge.agents.base import leave_behind
 from rollforge.endpoint.model import ModelAnswer
 from rollforge.errors import Failure
 from rollforge.json_shapes import (
@@ -93,6 +95,16 @@ class Transcript:
         if failure:
             merged["error"] = {"code": failure.kind, "message": failure.message}
         return merged
+
+    def leave_on(self, error: BaseException) -> None:
+        """Let the error that ended the rollout carry what was played, with which cost."""
+        if isinstance(error, Failure):
+            error.requests += self.requests
+            error.wasted += self.wasted
+            if self.turns:
+                error.partial = self.response(failure=error)
+        elif isinstance(error, asyncio.CancelledError) and self.turns:
+            leave_behind(error, self.response(incomplete="cancelled"), self.requests)
 
     def _extend(self, items: list[ItemJson]) -> None:
         self.output += items

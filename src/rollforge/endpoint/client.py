@@ -263,7 +263,7 @@ class Client:
             except Failure as failure:
                 self._count(endpoint, failure, body)
                 tries += 1
-                failure.requests = tries
+                failure.requests, failure.wasted = tries, wasted
                 if is_probe and isinstance(failure, NotJson):
                     raise
                 if not failure.is_retryable or tries > self.options.retries or not self.budget.take():

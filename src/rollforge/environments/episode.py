@@ -63,12 +63,9 @@ class Episode:
             [{"type": "function_call_output", "call_id": call.get("call_id"), "output": text}]
         )
 
-    def lost(self, failure: Failure) -> Failure:
-        """The failure that ended the episode, with what had been played."""
-        failure.requests += self._transcript.requests
-        if self._transcript.turns:
-            failure.partial = self._transcript.response(failure=failure)
-        return failure
+    def leave_on(self, error: BaseException) -> None:
+        """Let the error that ended the episode carry what had been played."""
+        self._transcript.leave_on(error)
 
     def finish(
         self, verdict: Verdict | None, verifier: str, *, why_unjudged: str = "", incomplete: str | None = None

@@ -164,8 +164,9 @@ class OpenEnvAgent:
                     seen = await self._act(socket, episode, call, rewards, seen)
                     if seen.done:
                         break
-        except Failure as failure:
-            raise episode.lost(failure)  # noqa: B904  (the same failure)
+        except (Failure, asyncio.CancelledError) as error:
+            episode.leave_on(error)
+            raise
         numbers: dict[str, bool | int | float] = {"done": seen.done, "steps": len(rewards)}
         verdict = Verdict(reward=sum(rewards), numbers=numbers) if rewards else None
         return episode.finish(

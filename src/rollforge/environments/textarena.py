@@ -82,8 +82,10 @@ class TextArenaAgent:
         episodes: dict[int, Episode] = {}
         try:
             return await self._play(game, episodes, task, sample)
-        except Failure as failure:
-            raise episodes[0].lost(failure) if 0 in episodes else failure  # noqa: B904  (the same failure)
+        except (Failure, asyncio.CancelledError) as error:
+            if 0 in episodes:
+                episodes[0].leave_on(error)
+            raise
         finally:
             await asyncio.to_thread(_end, game)
 

@@ -9,6 +9,7 @@ The last release with version 0 is 0.3.1. Environments are packages of their own
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import functools
 import importlib
@@ -183,6 +184,9 @@ class VerifiersAgent:
         mark = _RAISED.set(raised)
         try:
             state = await self._rollout(dict(task[ROW_KEY]), client)
+        except asyncio.CancelledError as cancelled:
+            client.recorder.leave_on(cancelled)
+            raise
         finally:
             _RAISED.reset(mark)
         recorder: Recorder = client.recorder
@@ -254,11 +258,13 @@ class Recorder:
         """The failure that ended the rollout, with what had been played."""
         cause = failure or self.failure
         assert cause is not None
-        if self._transcript is not None:
-            cause.requests += self._transcript.requests
-            if self._transcript.turns:
-                cause.partial = self._transcript.response(failure=cause)
+        self.leave_on(cause)
         return cause
+
+    def leave_on(self, error: BaseException) -> None:
+        """Let the error that ended the rollout carry what had been played."""
+        if self._transcript is not None:
+            self._transcript.leave_on(error)
 
     def finish(self, verdict: Verdict | None, verifier: str, raised: list[str]) -> Trajectory:
         """The trajectory of a finished rollout."""

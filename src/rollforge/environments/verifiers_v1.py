@@ -16,8 +16,13 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rollforge.agents.base import PARTIAL, AgentOptions, Preparation, Trajectory
-from rollforge.agents.recorded_programs.recording import Recording, merged_response, sequence_numbers
+from rollforge.agents.base import AgentOptions, Preparation, Trajectory, leave_behind
+from rollforge.agents.recorded_programs.recording import (
+    Recording,
+    merged_response,
+    sequence_numbers,
+    wasted_usages,
+)
 from rollforge.conversations.chat_items import items_of
 from rollforge.endpoint import Model
 from rollforge.environments.base import ROW_KEY, EnvironmentSpec, NamedVerifier
@@ -338,6 +343,7 @@ class VerifiersV1Agent:
             endpoint=last.endpoint,
             api=last.upstream,
             requests=sum(call.requests for call in (*calls, *others)),
+            wasted=wasted_usages((*calls, *others)),
             verdict=verdict,
             verdict_failure=None if verdict is not None else Failure("verifier", "verifier", why_not),
             verifier=f"verifiers:{self._spec.name}",
@@ -425,9 +431,13 @@ def _attach(error: BaseException, parts: list[Played]) -> None:
         partial = merged_response(merge_calls(main.session.calls)[0], main.session.calls)
     if isinstance(error, Failure):
         error.requests = sum(call.requests for call in calls)
+        error.wasted += wasted_usages(call for call in calls if call.failure is not error)
         if partial is not None:
             error.partial = {**partial, "status": "failed"}
     elif isinstance(error, asyncio.CancelledError) and partial is not None:
-        setattr(
-            error, PARTIAL, {**partial, "status": "incomplete", "incomplete_details": {"reason": "cancelled"}}
-        )
+        cut: ResponseJson = {
+            **partial,
+            "status": "incomplete",
+            "incomplete_details": {"reason": "cancelled"},
+        }
+        leave_behind(error, cut, sum(call.requests for call in calls))

@@ -5,6 +5,8 @@ An importer reads; it does not write, number or judge. A reward is mapped explic
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -28,6 +30,8 @@ class ImportedRollout(msgspec.Struct, frozen=True, kw_only=True):
     output: list[ItemJson]
     verdict: Verdict | None = None
     """None where nothing was scored."""
+    scores: tuple[str, ...] = ()
+    """Names of the scores that the log has of it."""
     failure: str | None = None
     """Why the rollout ended early: it is then a failure, with what there is of it."""
     task_fields: JsonFields = {}
@@ -36,6 +40,9 @@ class ImportedRollout(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = "imported"
     verifier: str | None = None
     usage: UsageJson | None = None
+    """Over all model calls."""
+    incomplete: str | None = None
+    """Why the last answer or the whole rollout was cut short: `max_output_tokens`, a limit of the tool; None: it was not."""
     started: float | None = None
     seconds: float | None = None
 
@@ -51,10 +58,8 @@ def load_importer(name: str) -> Importer:
 
 
 def chosen_score(scores: Mapping[str, object], name: str | None, where: str) -> tuple[str, object] | None:
-    """The score that is the reward: the one that was named, or the only one; None when there is none at all."""
+    """The score that is the reward: the one that was named, or the only one; None when this rollout has none."""
     if name is not None:
-        if scores and name not in scores:
-            raise UsageError(f"{where}: there is no score {name!r}", hint=f"there are {', '.join(scores)}")
         return (name, scores[name]) if name in scores else None
     if len(scores) > 1:
         raise UsageError(
@@ -74,12 +79,29 @@ def read_object(path: Path, shape: type[Shape], data: bytes | None = None) -> Sh
         shape: What the object is taken for; its fields are not checked.
     """
     try:
-        value = from_json(path.read_bytes() if data is None else data)
+        value = read_json(path.read_bytes() if data is None else data)
     except (OSError, *UNREADABLE) as error:
         raise DataError(f"{path}: {error}", hint=OTHER_LOGS) from error
     if not isinstance(value, dict):
         raise DataError(f"{path}: not a JSON object", hint=OTHER_LOGS)
     return cast("Shape", value)
+
+
+def read_json(data: bytes) -> object:
+    """A JSON value; also with the words NaN and Infinity in it, which Python's own writer leaves for a missing score."""
+    try:
+        return from_json(data)
+    except UNREADABLE:
+        if not _WORDS.search(data):
+            raise
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            pass
+        raise
+
+
+_WORDS = re.compile(rb"\b(?:NaN|Infinity)\b")
 
 
 def finite(value: object) -> float | None:

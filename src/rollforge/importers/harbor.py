@@ -53,6 +53,7 @@ def _rollout(trial: _TrialJson, folder: Path, reward: str | None) -> ImportedRol
         prompt=[item for step in steps[:first] for item in _items(step)],
         output=[item for step in steps[first:] for item in _items(step)],
         verdict=verdict,
+        scores=tuple(_rewards(trial)),
         failure=_exception(raised) if isinstance(raised, dict) and not trial.get("verifier") else None,
         task_fields={"harbor": {"task": trial.get("task_name"), "trial": trial.get("trial_name")}},
         model=model.get("name"),
@@ -148,7 +149,7 @@ def _items(step: _StepJson) -> list[ItemJson]:
 
 
 def _verdict(trial: _TrialJson, reward: str | None, where: str) -> Verdict | None:
-    rewards = (trial.get("verifier_result") or _VerifierResultJson()).get("rewards") or {}
+    rewards = _rewards(trial)
     name = reward or ("reward" if "reward" in rewards else None)
     chosen = chosen_score(rewards, name, where)
     value = finite(chosen[1]) if chosen else None
@@ -160,6 +161,10 @@ def _verdict(trial: _TrialJson, reward: str | None, where: str) -> Verdict | Non
         if key != chosen[0] and (number := finite(one)) is not None
     }
     return Verdict(reward=value, numbers=others)
+
+
+def _rewards(trial: _TrialJson) -> dict[str, float]:
+    return (trial.get("verifier_result") or _VerifierResultJson()).get("rewards") or {}
 
 
 def _exception(raised: _ExceptionJson) -> str:

@@ -15,11 +15,14 @@ from typing import TypedDict, cast
 import msgspec
 
 from rollforge.conversations.chat_items import items_of, message_of
-from rollforge.errors import DataError, UsageError
-from rollforge.importers.base import ImportedRollout, finite
+from rollforge.errors import DataError
+from rollforge.importers.base import ImportedRollout, finite, read_json
 from rollforge.json_shapes import ChatMessageJson, UsageJson
-from rollforge.records import JsonFields, Verdict, from_json, to_json
+from rollforge.records import JsonFields, Verdict, to_json
 from rollforge.store.reading import UNREADABLE, lines_of
+
+LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "agent_timeout")
+"""Stop conditions that cut an episode short; it is judged all the same."""
 
 
 def read_verifiers(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
@@ -28,7 +31,7 @@ def read_verifiers(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
         raise DataError(f"{path}: no such file", hint="give traces.jsonl or results.jsonl")
     for number, line in enumerate(lines_of(path), 1):
         try:
-            row = from_json(line)
+            row = read_json(line)
         except UNREADABLE as error:
             raise DataError(f"{path}:{number}: {error}", hint="give traces.jsonl or results.jsonl") from error
         if not isinstance(row, dict) or not ({"traces", "nodes", "completion"} & set(row)):
@@ -36,13 +39,12 @@ def read_verifiers(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
                 f"{path}:{number}: neither a trace nor a result of verifiers",
                 hint="give traces.jsonl or results.jsonl; other logs: rollforge list importers",
             )
-        where = f"{path}:{number}"
         if "traces" in row:
-            yield from _episode(cast("_EpisodeJson", row), reward, where)
+            yield from _episode(cast("_EpisodeJson", row), reward)
         elif "nodes" in row:
-            yield _trace(cast("_TraceJson", row), reward, where)
+            yield _trace(cast("_TraceJson", row), reward)
         else:
-            yield _result(cast("_ResultJson", row), reward, where)
+            yield _result(cast("_ResultJson", row), reward)
 
 
 class _CallUsageJson(TypedDict, total=False):
@@ -96,6 +98,7 @@ class _TraceJson(TypedDict, total=False):
     metrics: dict[str, object] | None
     agent: _AgentJson | None
     timing: _TimingJson | None
+    stop_condition: str | None
     ok: bool
 
 
@@ -120,15 +123,16 @@ class _ResultJson(TypedDict, total=False):
     metrics: dict[str, object] | None
     error: object
     token_usage: UsageJson | None
+    is_truncated: bool
 
 
-def _episode(row: _EpisodeJson, reward: str | None, where: str) -> Iterator[ImportedRollout]:
+def _episode(row: _EpisodeJson, reward: str | None) -> Iterator[ImportedRollout]:
     """A rollout per trained trace; the failure itself, where an episode ended before any agent had begun."""
     traces = [trace for trace in row["traces"] if isinstance(trace, dict)]
     trained = [trace for trace in traces if (trace.get("agent") or _AgentJson()).get("trainable", True)]
     names = [_agent_name(trace) for trace in trained or traces]
     for trace, name in zip(trained or traces, names, strict=True):
-        one = _trace(trace, reward, where)
+        one = _trace(trace, reward)
         if not row.get("ok", True):
             one = msgspec.structs.replace(one, verdict=None)
         if name != names[0]:  # another role of the same task is another group
@@ -161,7 +165,7 @@ def _was_played(row: _TraceJson) -> bool:
     return bool(span.get("start"))
 
 
-def _trace(row: _TraceJson, reward: str | None, where: str) -> ImportedRollout:
+def _trace(row: _TraceJson, reward: str | None) -> ImportedRollout:
     nodes = [node for node in row["nodes"] if isinstance(node, dict)]
     path = _last_path(nodes)
     first = next((position for position, node in enumerate(path) if node.get("sampled")), len(path))
@@ -173,13 +177,15 @@ def _trace(row: _TraceJson, reward: str | None, where: str) -> ImportedRollout:
         task=_task_name(task),
         prompt=items_of(messages[:first]),
         output=items_of(messages[first:]),
-        verdict=_trace_verdict(row, reward, where),
+        verdict=_trace_verdict(row, reward),
+        scores=tuple(row.get("rewards") or ()),
         failure=_error_text(errors) if not row.get("ok") and errors and not _was_played(row) else None,
         task_fields=_task_fields(task),
         model=next((call["model"] for call in calls if call.get("model")), None),
         agent=_agent_name(row),
         verifier=f"verifiers:{reward}" if reward else "verifiers",
         usage=_summed([call.get("usage") for call in calls]),
+        incomplete=row.get("stop_condition") if row.get("stop_condition") in LIMITS else None,
         started=finite(nodes[0].get("timestamp")) if nodes else None,
     )
 
@@ -195,11 +201,9 @@ def _last_path(nodes: list[_NodeJson]) -> list[_NodeJson]:
     return path[::-1]
 
 
-def _trace_verdict(row: _TraceJson, reward: str | None, where: str) -> Verdict | None:
+def _trace_verdict(row: _TraceJson, reward: str | None) -> Verdict | None:
     rewards = row.get("rewards") or {}
-    if reward is not None and rewards and reward not in rewards:
-        raise UsageError(f"{where}: there is no reward {reward!r}", hint=f"there are {', '.join(rewards)}")
-    chosen = {reward: rewards[reward]} if reward in rewards else rewards
+    chosen = rewards if reward is None else {name: one for name, one in rewards.items() if name == reward}
     values = [_weighted(one) for one in chosen.values()]
     if not row.get("ok") or not values or any(value is None for value in values):
         return None
@@ -218,29 +222,32 @@ def _weighted(one: object) -> float | None:
     return None if score is None or weight is None else score * weight
 
 
-def _result(row: _ResultJson, reward: str | None, where: str) -> ImportedRollout:
+def _result(row: _ResultJson, reward: str | None) -> ImportedRollout:
     error = row.get("error")
     metrics = row.get("metrics") or {}
     numbers = {name: value for name, one in metrics.items() if (value := finite(one)) is not None}
-    if reward is not None and reward not in {"reward", *numbers}:
-        raise UsageError(
-            f"{where}: there is no score {reward!r}", hint=f"there are {', '.join(['reward', *numbers])}"
-        )
-    value = numbers.get(reward) if reward in numbers else finite(row.get("reward"))
+    value = finite(row.get("reward")) if reward in (None, "reward") else numbers.get(str(reward))
     prompt = row.get("prompt")
     return ImportedRollout(
         task=str(row["example_id"]) if row.get("example_id") is not None else to_json(prompt).decode(),
         prompt=items_of(prompt),
-        output=items_of(
-            [message_of(one) for one in row["completion"]] if isinstance(row["completion"], list) else []
-        ),
+        output=items_of(_messages(row["completion"])),
         verdict=None if error or value is None else Verdict(reward=value, numbers=numbers),
+        scores=("reward", *metrics),
         failure=_error_text([error]) if error else None,
         task_fields={"expected_answer": row.get("answer"), "info": row.get("info")},
         agent="verifiers",
         verifier="verifiers",
         usage=_tokens(row.get("token_usage")),
+        incomplete="max_output_tokens" if row.get("is_truncated") else None,
     )
+
+
+def _messages(completion: object) -> list[ChatMessageJson]:
+    """A completion as messages; that of a text environment is a plain text."""
+    if isinstance(completion, str):
+        return [{"role": "assistant", "content": completion}]
+    return [message_of(one) for one in completion] if isinstance(completion, list) else []
 
 
 def _error_text(errors: Sequence[object]) -> str:

@@ -62,6 +62,8 @@ class RecordedCall(msgspec.Struct, kw_only=True, dict=True):
     failure: Failure | None = None
     endpoint: str = ""
     requests: int = 0
+    wasted: tuple[object, ...] = ()
+    """Usages of answers that were paid and thrown away before this one."""
     upstream: str = ""
     """The API in which the server was asked."""
     repeats: int = 0

@@ -76,6 +76,11 @@ class ProgramSession:
         return f"rf-{self.secret}"
 
     @property
+    def has_asked(self) -> bool:
+        """Whether any call was made, ended or not."""
+        return self._count > 0
+
+    @property
     def failure(self) -> Failure | None:
         """The failure of the last call, if the last call failed."""
         return self.calls[-1].failure if self.calls else None
@@ -128,7 +133,7 @@ class ProgramSession:
         try:
             answer = await self._model.respond(call.params, self.origin.sample)
             call.response, call.endpoint = answer.response, answer.endpoint
-            call.requests, call.upstream = answer.requests, answer.api
+            call.requests, call.upstream, call.wasted = answer.requests, answer.api, answer.wasted
         except Failure as failure:
             call.failure, call.requests = failure, failure.requests
         finally:

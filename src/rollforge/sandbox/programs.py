@@ -63,6 +63,8 @@ _ACCOUNTS = {
     "group": "agent:x:1000:\nroot:x:0:\n",
 }
 """Files of accounts that name the program's user and nobody of this machine."""
+_EMPTY = ("--size", str(1 << 20), "--tmpfs")
+"""Hides a directory; the room is for mount points."""
 _INSTALL = (
     "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap) and allow user namespaces; "
     "--sandbox off runs the program as you, with your files and your network"
@@ -96,7 +98,8 @@ class ProgramLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a program."""
 
-    exit_code: int
+    exit_code: int | None
+    """None when it was ended before it exited."""
     seconds: float
     stdout: str
     stderr: str
@@ -111,6 +114,30 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True):
             if lines:
                 return lines[-1][:300]
         return ""
+
+
+class ProgramOutput:
+    """What a program has written so far; also read when it is ended before it exits."""
+
+    def __init__(self) -> None:
+        self.stdout, self.stderr = _Kept(), _Kept()
+        self._started: float | None = None
+
+    def begin(self) -> None:
+        """The program is started now."""
+        self._started = time.monotonic()
+
+    def run(self, exit_code: int | None = None, exceeded: Exceeded = "") -> ProgramRun | None:
+        """What became of the program so far; None before it was started."""
+        if self._started is None:
+            return None
+        return ProgramRun(
+            exit_code=exit_code,
+            seconds=time.monotonic() - self._started,
+            stdout=self.stdout.text(),
+            stderr=self.stderr.text(),
+            exceeded=exceeded,
+        )
 
 
 class ProgramFolders(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,8 +247,13 @@ class ProgramSandbox:
         stdin: bytes | None = None,
         socket: Path | None = None,
         limits: ProgramLimits | None = None,
+        output: ProgramOutput | None = None,
     ) -> ProgramRun:
-        """Run a program to its end. Cancelled, it ends the program and everything that it started, then returns."""
+        """Run a program to its end. Cancelled, it ends the program and everything that it started, then returns.
+
+        Args:
+            output: Takes what the program writes, for callers that want it although they cancel.
+        """
         limits = limits or ProgramLimits()
         has_relay = self.is_confined and self.network == "none" and socket is not None
         plan = {
@@ -242,7 +274,8 @@ class ProgramSandbox:
             command += ["--seccomp", str(handle)] if handle is not None else []
             command += ["--", *supervised]
         group = _make_group(limits)
-        started = time.monotonic()
+        output = output or ProgramOutput()
+        output.begin()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(group.entering(command) if group is not None else command),
@@ -257,12 +290,13 @@ class ProgramSandbox:
         finally:
             if handle is not None:
                 os.close(handle)
-        output, errors = _Kept(), _Kept()
         noticed: list[Exceeded] = []
         watching = asyncio.ensure_future(self._watch(process, limits, noticed))
         try:
             await asyncio.gather(
-                _feed(process.stdin, stdin), output.read(process.stdout), errors.read(process.stderr)
+                _feed(process.stdin, stdin),
+                output.stdout.read(process.stdout),
+                output.stderr.read(process.stderr),
             )
             code = await process.wait()
         finally:
@@ -273,13 +307,9 @@ class ProgramSandbox:
             if group is not None:
                 noticed += ["memory"] if group.ran_out_of_memory() else []
                 await asyncio.shield(asyncio.to_thread(group.end))
-        return ProgramRun(
-            exit_code=code,
-            seconds=time.monotonic() - started,
-            stdout=output.text(),
-            stderr=errors.text(),
-            exceeded=noticed[0] if noticed else "",
-        )
+        ended = output.run(code, noticed[0] if noticed else "")
+        assert ended is not None, "it was started"
+        return ended
 
     async def _watch(
         self, process: asyncio.subprocess.Process, limits: ProgramLimits, noticed: list[Exceeded]
@@ -326,6 +356,9 @@ class ProgramSandbox:
         if self.network == "host":
             words += ["--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
             words += ["--ro-bind-try", "/etc/hosts", "/etc/hosts"]
+        # Every other directory lies in memory without a bound, or would hide a change that the program believes in.
+        words += ["--size", str(limits.tmp_bytes), "--perms", "1777", "--tmpfs", "/dev/shm"]
+        words += ["--remount-ro", "/dev", "--remount-ro", "/"]
         return [*words, "--chdir", self._work]
 
 
@@ -484,10 +517,10 @@ def _proc() -> list[str]:
 def _system_view() -> list[str]:
     words = ["--ro-bind", "/usr", "/usr", "--dev", "/dev"]
     if Path("/usr/src").is_dir():
-        words += ["--tmpfs", "/usr/src"]
+        words += [*_EMPTY, "/usr/src"]
     for path in private_paths():
         if path.is_relative_to("/usr") and path.is_dir() and not python().is_relative_to(path):
-            words += ["--tmpfs", str(path)]
+            words += [*_EMPTY, str(path)]
     for name in ("lib", "lib32", "lib64", "bin", "sbin"):
         path = Path("/") / name
         if path.is_symlink():
@@ -529,6 +562,7 @@ __all__ = [
     "Network",
     "ProgramFolders",
     "ProgramLimits",
+    "ProgramOutput",
     "ProgramRun",
     "ProgramSandbox",
     "absolute_words",

@@ -55,6 +55,7 @@ class _Writer:
         self._samples: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
         self.models: set[str] = set()
+        self.scores: dict[str, None] = {}
 
     @property
     def task_count(self) -> int:
@@ -67,6 +68,7 @@ class _Writer:
     def add(self, one: ImportedRollout) -> None:
         """Write one rollout, or the failure that it is."""
         number = self._number(one)
+        self.scores.update(dict.fromkeys(one.scores))
         sample = self._samples[number]
         self._samples[number] += 1
         if one.model:
@@ -115,6 +117,10 @@ def import_run(kind: str, path: str | Path, out: str | Path, *, reward: str | No
         if not writer.task_count:
             raise DataError(
                 f"{path}: nothing to import", hint="name the log file or folder that the tool wrote"
+            )
+        if reward is not None and writer.scores and reward not in writer.scores:
+            raise UsageError(
+                f"{path}: there is no score {reward!r}", hint=f"there are {', '.join(writer.scores)}"
             )
     if not writer.counts["failed"]:
         files.failures.unlink(missing_ok=True)
@@ -192,8 +198,8 @@ def _failure(one: ImportedRollout, number: int, sample: int) -> FailureRowJson:
 def _response(one: ImportedRollout) -> ResponseJson:
     return {
         "object": "response",
-        "status": "completed",
-        "incomplete_details": None,
+        "status": "completed" if one.incomplete is None else "incomplete",
+        "incomplete_details": None if one.incomplete is None else {"reason": one.incomplete},
         "error": None,
         "model": one.model,
         "output": one.output,

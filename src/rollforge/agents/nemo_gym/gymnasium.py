@@ -6,6 +6,8 @@ rollout's reward is their sum. A rollout at the turn limit is truncated, not fai
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from rollforge.agents.nemo_gym.gym_rows import complete_response, task_row
@@ -25,6 +27,7 @@ class GymnasiumEpisode(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     endpoint: str
     requests: int
+    wasted: tuple[object, ...] = ()
 
 
 class _ToolOutput(msgspec.Struct):
@@ -99,10 +102,8 @@ async def _play(
             transcript.add_outputs([*outputs, *_observed(step)])
             if transcript.turns >= max_turns:
                 break
-    except Failure as failure:
-        failure.requests += transcript.requests
-        if transcript.turns:
-            failure.partial = transcript.response(failure=failure)
+    except (Failure, asyncio.CancelledError) as error:
+        transcript.leave_on(error)
         raise
     is_done = step.terminated or step.truncated
     numbers: dict[str, bool | int | float] = {
@@ -114,6 +115,7 @@ async def _play(
         verdict=Verdict(reward=reward, numbers=numbers),
         endpoint=transcript.endpoint,
         requests=transcript.requests,
+        wasted=transcript.wasted,
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -40,6 +42,19 @@ def _shown(value: object, hidden: set[str]) -> object:
 
 def _is_hidden(key: str, hidden: set[str]) -> bool:
     return key in hidden or key.startswith("expected_")
+
+
+def folder_digest(folder: str) -> str:
+    """A digest of a directory's names, links and contents: programs that start in another one make other rollouts."""
+    root, digest = Path(folder), hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode("utf-8", "surrogateescape"))
+        if path.is_symlink():
+            digest.update(b"link " + os.fsencode(path.readlink()))
+        elif path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def fill_workdir(work: Path, source: str | None, files: object) -> None:

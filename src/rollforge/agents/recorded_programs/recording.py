@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import itertools
 import os
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from pathlib import Path
 
@@ -109,6 +110,17 @@ def merged_response(
     if main.prompt.get("tools"):
         response["tools"] = main.prompt["tools"]
     return response
+
+
+def wasted_usages(calls: Iterable[RecordedCall]) -> tuple[object, ...]:
+    """Usages of answers that were paid and are in no sequence: thrown away before an answer, or useless."""
+    usages: list[object] = []
+    for call in calls:
+        usages += call.wasted
+        if call.failure is not None:
+            usages += call.failure.wasted
+            usages += [] if call.failure.usage is None else [call.failure.usage]
+    return tuple(usages)
 
 
 def sequence_numbers(sequences: Listed[Sequence]) -> UsageJson:

@@ -105,11 +105,8 @@ class CostMeter:
         """A finished rollout, with the tries that were paid and thrown away; None when it is not known."""
         if self.price is None:
             return None
-        usages = [trajectory.response.get("usage"), *trajectory.wasted]
-        costs = [
-            self.price.cost(usage, calls=trajectory.requests, is_batch=self._is_batch) for usage in usages
-        ]
-        return None if None in costs else round(sum(cost or 0.0 for cost in costs), 12)
+        usage = trajectory.response.get("usage")
+        return None if usage is None else self._sum([*trajectory.wasted], usage, trajectory.requests)
 
     def of_judge(self, numbers: object) -> float | None:
         """The judge's part of a verdict, from its `judge_input_tokens` and `judge_output_tokens`."""
@@ -118,11 +115,22 @@ class CostMeter:
     def of_failure(self, failure: Failure) -> float | None:
         """A failed attempt: what its answers used, 0 when the server generated nothing, None when nobody knows."""
         partial = failure.partial if isinstance(failure.partial, dict) else {}
-        usage = failure.usage if failure.usage is not None else partial.get("usage")
-        if usage is not None:
-            return self.price.cost(usage, is_batch=self._is_batch) if self.price is not None else None
+        # Turns before the failed call are in the partial response; the failed call itself is not.
+        played = partial.get("usage")
+        usages = [usage for usage in (*failure.wasted, failure.usage) if usage is not None]
+        if usages or played is not None:
+            return self._sum(usages, played, failure.requests)
         is_refused = failure.kind == "permanent" or failure.kind in FREE or (failure.status or 0) >= 400
-        return 0.0 if is_refused and not partial else None
+        return 0.0 if is_refused and not partial.get("output") else None
+
+    def _sum(self, single: list[object], played: object, requests: int) -> float | None:
+        """The cost of single calls, and of turns that were played with a number of requests; None when one is not known."""
+        if self.price is None:
+            return None
+        costs = [self.price.cost(usage, is_batch=self._is_batch) for usage in single]
+        if played is not None:
+            costs.append(self.price.cost(played, calls=requests, is_batch=self._is_batch))
+        return None if None in costs else round(sum(cost or 0.0 for cost in costs), 12)
 
     @staticmethod
     def has_judge(verdict: Verdict) -> bool:
