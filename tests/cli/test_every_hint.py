@@ -27,7 +27,7 @@ VALUES = (
     # the same words mean other things in some places
     ("checks/opinions", "name", "math"), ("checks/consistency", "name", "reward"), ("cli/commands/metrics", "name", RUN),
     ("commands/init", "name", "my_verifier"), ("rewards/adapter_files", "words", "exact"), ("rewards/adapter_files", "name", "exact"),
-    ("commands/simulate", r"JUDGED_BY.*", "--verifier exact"), ("status|reading_flags", "tasks", "tasks.jsonl"),
+    ("commands/simulate", r"JUDGED_BY.*", "--verifier exact"), ("status|reading_flags|index/index", "tasks", "tasks.jsonl"),
     ("reports", "name", "tasks.jsonl"), ("commands/simulate", "path", "tasks.jsonl"), ("verify/verdicts|run_page", "name", "exact"),
     ("render/prepare", "out", "data/dpo"), ("render/prepare", r"manifest\.files.*", "train.jsonl"),
     # numbers and conditions

@@ -144,12 +144,13 @@ class RubricJudge:
             raise ValueError("the block is nested too deeply") from None
         if not isinstance(value, dict) or not value.keys() <= {"score", "reason"}:
             raise ValueError("the block is not an object of score and reason alone")
-        score = value.get("score")
-        if isinstance(score, bool) or finite_number(score) is None:
-            raise ValueError(f"score = {score!r} is no number")
+        raw_score = value.get("score")
+        score = None if isinstance(raw_score, bool) else finite_number(raw_score)
+        if score is None:
+            raise ValueError(f"score = {raw_score!r} is no number")
         if not self._options.lowest <= score <= self._options.highest:
-            raise ValueError(f"score = {score!r} is off the scale")
-        return float(score), str(value.get("reason") or "")
+            raise ValueError(f"score = {raw_score!r} is off the scale")
+        return score, str(value.get("reason") or "")
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

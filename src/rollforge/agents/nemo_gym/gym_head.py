@@ -88,7 +88,8 @@ def _parse(body: bytes, head_url: str) -> HeadConfig:
     """The config: YAML inside a JSON string. Errors quote none of it."""
     if len(body) > MOST_CONFIG:
         raise UsageError(
-            f"--gym-head {head_url} answers with {len(body):,} bytes, which is no NeMo Gym config"
+            f"--gym-head {head_url} answers with {len(body):,} bytes, which is no NeMo Gym config",
+            hint="give the address of the head server, which `gym env start` prints",
         )
     try:
         text = from_json(body)
