@@ -16,6 +16,8 @@ from rollforge.errors import UsageError
 from rollforge.experience.from_rollout import _finite_logprobs, _reward, row_metrics
 from rollforge.sandbox import programs
 from rollforge.steps.serve.aggregate import aggregate
+from rollforge.store import reading
+from rollforge.store.costs import CostTally, to_units
 from rollforge.store.objects import ObjectFolder
 from rollforge.text_safety.bucket_addresses import Addresses
 from rollforge.text_safety.redaction import Redactor
@@ -148,3 +150,26 @@ def test_a_store_that_cannot_be_opened_is_named(
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError):
         ObjectFolder(address)
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_line_that_is_too_long_is_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ended: bool
+) -> None:
+    """A tail of NUL bytes, as some file systems leave after a power loss, takes no memory and hides no other line."""
+    monkeypatch.setattr(reading, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b"{}\n" + b"x" * 999 + b"\n" + b"\0" * 5000 + (b"\n[]\n" if is_ended else b""))
+    expected = [b"{}\n", b"x" * 999 + b"\n", *([b"\0\n", b"[]\n"] if is_ended else [b"\0"])]
+    assert list(reading.lines_of(path)) == expected
+
+
+@pytest.mark.parametrize("cost", ["1e308", "-5", "1e12"])
+def test_absurd_costs_in_a_file_are_unknown(cost: str) -> None:
+    tally = CostTally()
+    for add in (tally.add_rollout, tally.add_failure, tally.add_judge):
+        add(float(cost))
+        add(2.0)
+    assert (tally.unknown_rollouts, tally.unknown_failures, tally.unknown_judges) == (1, 1, 1)
+    assert (tally.rollouts, tally.failures, tally.judges) == (to_units(2.0),) * 3

@@ -69,7 +69,7 @@ class CostTally:
 
     def add_rollout(self, cost: float | None) -> None:
         """Count one rollout."""
-        if cost is None:
+        if cost is None or not 0 <= cost < MOST_COST:
             self.unknown_rollouts += 1
         else:
             self.priced_rollouts += 1
@@ -77,14 +77,14 @@ class CostTally:
 
     def add_failure(self, cost: float | None) -> None:
         """Count one failed attempt."""
-        if cost is None:
+        if cost is None or not 0 <= cost < MOST_COST:
             self.unknown_failures += 1
         else:
             self.failures += to_units(cost)
 
     def add_judge(self, cost: float | None) -> None:
         """Count the judge's part of one verdict."""
-        if cost is None:
+        if cost is None or not 0 <= cost < MOST_COST:
             self.unknown_judges += 1
         else:
             self.priced_judges += 1
@@ -209,6 +209,10 @@ def cost_text(cost: CostFacts) -> str:
         if count:
             parts.append(f"cost of {count:,} {name} unknown")
     return ", ".join(parts)
+
+
+MOST_COST = 1e9
+"""Dollars of one rollout or verdict: a file that says more, or less than nothing, does not know."""
 
 
 def to_units(cost: float) -> int:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
 
 import msgspec
 
@@ -29,6 +29,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryErr
 """Everything that decoding JSON from untrusted bytes can raise."""
 
 BLOCK_BYTES = 4 << 20
+LONGEST_LINE = 256 << 20
+"""No longer line is held in memory; the index has the same limit."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -136,4 +138,16 @@ def lines_of(path: Path) -> Iterator[bytes]:
     if not path.exists():
         return
     with path.open("rb", buffering=BLOCK_BYTES) as file:
-        yield from file
+        yield from bounded_lines(file)
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of an open file; one longer than `LONGEST_LINE` (a lost disk's gigabytes of NUL) is a NUL, which nobody can read."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) < LONGEST_LINE or line.endswith(b"\n"):
+            yield line
+            continue
+        is_ended = False
+        while not is_ended and (line := file.readline(BLOCK_BYTES)):
+            is_ended = line.endswith(b"\n")
+        yield b"\0\n" if is_ended else b"\0"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rollforge.index import codes, ints
 from rollforge.statistics.stats import Floats
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import UNREADABLE, bounded_lines
 
 MOST = 8
 """Verifiers to read."""
@@ -57,7 +57,7 @@ def _newest(path: Path) -> dict[str, dict[tuple[int, int], float]]:
     if not path.is_file():
         return newest
     with path.open("rb") as file:
-        for line in file:
+        for line in bounded_lines(file):
             try:
                 verdict = _decode(line)
             except UNREADABLE:
