@@ -444,3 +444,38 @@ def test_an_empty_list_says_why(page: Any, serve: Serve, run: Path) -> None:
     page.set_viewport_size({"width": 900, "height": 700})
     page.wait_for_timeout(300)
     assert "no_such_column" in page.locator(".rows").inner_text()
+
+
+def test_a_blind_label_hides_all_that_tells_the_verdict(page: Any, serve: Serve, tmp_path: Path) -> None:
+    """The verifier's other numbers and the raw line say as much as the reward."""
+    rows = [make_rollout(task, 0, 0.731, accuracy=0.417) for task in range(3)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    address = serve(tmp_path / "run")
+    page.goto(address)
+    page.goto(address.split("?")[0] + "#page=label&blind=yes")
+    page.wait_for_selector(".reader .turn")
+    page.keyboard.press(".")
+    page.wait_for_selector("#say:has-text('hidden')")
+    assert "the answer is 42" in page.inner_text(".reader")
+    for number in ("731", "417"):
+        assert number not in page.evaluate("document.body.textContent")
+    page.goto(address.split("?")[0] + "#page=label")
+    page.wait_for_selector(".reader:has-text('0.417')")
+
+
+@pytest.mark.parametrize("width", [375, 1300])
+def test_strips_names_and_reasons_have_room(page: Any, serve: Serve, tmp_path: Path, width: int) -> None:
+    rows = [
+        make_rollout(task, sample, float(sample % 2), text="") for task in range(120) for sample in range(8)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    address = serve(tmp_path / "run")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(address)
+    page.goto(address.split("?")[0] + "#page=groups")
+    page.wait_for_selector(".row .strip i")
+    cut = "(one) => one.scrollWidth > one.clientWidth"
+    assert not page.eval_on_selector(".row .strip", cut)
+    page.goto(address.split("?")[0] + "#page=suspicious")
+    page.wait_for_selector(".row .cell:has-text('task')")
+    assert not any(page.eval_on_selector_all(".row .cell:first-child", f"(all) => all.map({cut})"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -192,3 +194,15 @@ def test_of_answers_judged_differently_the_first_of_the_file_are_named() -> None
     assert len({place["task"] for place in finding.where[:4]}) == 1
     lines = [place["line"] for place in finding.where[:4]]
     assert lines[0] == 1 and lines == sorted(lines)
+
+
+def test_what_to_do_next_ends_with_its_command() -> None:
+    """A report sets everything from the word rollforge on as a command to paste, so no sentence may follow it."""
+    sources = Path(identical.__file__).parent.glob("*.py")
+    steps = [step for path in sources for step in re.findall(r'next=f?"([^"]*)"', path.read_text("utf-8"))]
+    assert len(steps) > 40
+    for step in steps:
+        _, program, line = step.partition("rollforge ")
+        _, computed, rest = step.rpartition("{run.status}")
+        assert not program or not re.search(r"; | does |`", line), step
+        assert not computed or not rest, step

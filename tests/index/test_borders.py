@@ -17,7 +17,7 @@ import pytest
 from rollforge.index import open_index, overlay
 from rollforge.index.answer_kind import answer_kind
 from rollforge.index.build import _RangeScan
-from rollforge.index.by_task import ByTask
+from rollforge.index.by_task import ByTask, SharedGroups
 from rollforge.index.identity import _by_appearance, _shifts, have_own_keys, resolve
 from rollforge.index.native_reader import _may_be_errors
 from rollforge.index.parts import TaskLocations
@@ -229,3 +229,24 @@ def test_a_long_error_is_looked_for_whatever_the_case_of_its_first_letters() -> 
     texts = [b"Traceback", b"TRACEBACK", b"traceback", b"Trust me"]
     may_be = _may_be_errors(b"".join(texts), np.cumsum([len(text) for text in texts]))
     assert may_be.tolist() == [True, True, True, False]
+
+
+def test_steps_that_share_their_groups_read_a_column_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column with one value in all rows takes no memory, and has the same sums."""
+    rows = [make_rollout(task, sample, float(task % 2)) for task in range(4) for sample in range(3)]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    with open_index(path) as index:
+        read: list[str] = []
+        columns = index.floats
+        monkeypatch.setattr(index, "floats", lambda names, where: read.extend(names) or columns(names, where))
+        groups = SharedGroups(index)
+        groups.get().keep(["reward", "turns", "attempt"])
+        assert groups.get() is groups.get() and groups.get("reward = 1") is not groups.get()
+        assert groups.get().one("reward").tolist() == [0.0] * 3 + [1.0] * 3 + [0.0] * 3 + [1.0] * 3
+        turns, attempt = groups.get().one("turns"), groups.get().one("attempt")
+        assert sorted(read) == ["attempt", "reward", "turns"]
+        assert turns.strides == (0,) and turns.tolist() == [1.0] * 12 and np.isnan(attempt).all()
+        assert [one.tolist() for one in groups.get().sums(turns)] == [[3.0] * 4, [3.0] * 4]
+        assert [one.tolist() for one in groups.get().sums(attempt)] == [[0.0] * 4, [0.0] * 4]

@@ -15,6 +15,8 @@ import pytest
 import rollforge as rf
 from rollforge.assembly.reports import write_report
 from rollforge.errors import UsageError
+from rollforge.index import open_index
+from rollforge.steps.report import read_bins
 from rollforge.testing import Shape, healthy_run
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import TEXTS
@@ -51,6 +53,35 @@ def test_the_page_leads_with_the_verdict_and_shows_the_numbers_of_metrics_check_
     for name, count in profile.bands.items():
         assert re.search(rf"{name}\s+{count:,}", shown)
     assert shown.index("rewards") < shown.index("Findings")
+
+
+def test_tasks_in_the_strip_do_not_depend_on_the_order_of_lines(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, [0.1, 0.2, 0.3, None][(task + sample) % 4])
+        for task in range(300)
+        for sample in range(6)
+    ]
+    write_rows(tmp_path / "a" / "rollouts.jsonl", rows)
+    write_rows(tmp_path / "b" / "rollouts.jsonl", rows[::-1])
+    strips = []
+    for name in "ab":
+        with open_index(tmp_path / name) as index:
+            strips.append(read_bins(index).strip)
+    assert strips[0] is not None and strips[0] == strips[1]
+
+
+@pytest.mark.parametrize(
+    "rewards", [(0.0, 1e308, -1e308), (1e308, 1e308, 0.0), (0.0, 5e-324), (1e-320, 0.0, 1.0)]
+)
+def test_rewards_of_any_size_are_drawn(tmp_path: Path, rewards: tuple[float, ...]) -> None:
+    rows = [
+        make_rollout(task, sample, rewards[(task + sample) % len(rewards)])
+        for task in range(20)
+        for sample in range(4)
+    ]
+    write_rows(tmp_path / "rollouts.jsonl", rows)
+    page = read(write_report([tmp_path], tmp_path / "r.html").path)
+    assert not re.search(r"[ ,\"](nan|inf)[ ,\"h]", page)
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:

@@ -402,13 +402,18 @@ async def test_what_findings_point_at_is_suspicious_and_kept(tmp_path: Path) -> 
     assert book.suspicious(0, 10) == (0, [])
     book.suspects.take_findings(
         [
-            PointingFinding(level="error", id="one", where=[PointedLocation(task=3, rollout=1)]),
             PointingFinding(
-                level="note", id="two", where=[PointedLocation(task=3), PointedLocation(task=2, first_line=1)]
+                level="error", id="one", text="is odd", where=[PointedLocation(task=3, rollout=1)]
+            ),
+            PointingFinding(
+                level="note",
+                id="two",
+                text="is odder",
+                where=[PointedLocation(task=3), PointedLocation(task=2, first_line=1)],
             ),
         ]
     )
-    expected = [(3, 1, ["one (error)", "two (note)"]), (3, 0, ["two (note)"])]
+    expected = [(3, 1, ["one: is odd", "two: is odder"]), (3, 0, ["two: is odder"])]
     assert [(one.task, one.rollout, one.why) for one in book.suspicious(0, 10)[1]] == expected
     book.close()
     again = Book(str(tmp_path / "run"))

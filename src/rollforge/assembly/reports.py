@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.errors import DataError, UsageError
-from rollforge.index import Index, open_index
+from rollforge.index import Index, SharedGroups, open_index
 from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.steps.check import CheckOptions, Report, check_evidence, index_evidence
 from rollforge.steps.metrics import compare_runs, summarize_index
@@ -96,12 +96,17 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
     """Everything a run's report shows: metrics, checks, profile, flips, manifest, datasets."""
     files = index.runs[0]
     manifest = read_manifest(files)
+    groups = SharedGroups(index)
+    metrics = facts_of(summarize_index(index, groups=groups), MetricsFacts)
+    profile = facts_of(profile_index(index, groups=groups).summary, ProfileFacts)
+    bins = read_bins(index, groups)
+    del groups  # its columns, before the checks read theirs
     return RunInputs(
         run=files.name,
-        metrics=facts_of(summarize_index(index), MetricsFacts),
+        metrics=metrics,
         check=facts_of(_check(index, verifier), CheckFacts),
-        profile=facts_of(profile_index(index).summary, ProfileFacts),
-        bins=read_bins(index),
+        profile=profile,
+        bins=bins,
         flips=flips_of(files),
         probe=_probe(manifest) if manifest else None,
         manifest=_settings(manifest) if manifest else (),
@@ -216,12 +221,13 @@ def _comparison(paths: Sequence[str], verifier: str | None) -> bytes:
         for position, path in enumerate(paths):
             with open_index(path, verifier=verifier) as index:
                 paired = facts_of(compare_runs(index, first), PairedFacts) if position else None
+                groups = SharedGroups(index)
                 sides.append(
                     SideInputs(
                         run=index.runs[0].name,
-                        metrics=facts_of(summarize_index(index), MetricsFacts),
+                        metrics=facts_of(summarize_index(index, groups=groups), MetricsFacts),
                         check=facts_of(_check(index, verifier), CheckFacts),
-                        profile=facts_of(profile_index(index).summary, ProfileFacts),
+                        profile=facts_of(profile_index(index, groups=groups).summary, ProfileFacts),
                         paired=paired,
                     )
                 )

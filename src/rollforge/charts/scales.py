@@ -28,6 +28,8 @@ class Scale(Struct, frozen=True):
     def __call__(self, value: float) -> float:
         """The coordinate of a value."""
         span = self.high - self.low
+        if math.isinf(span):
+            return Scale(self.low / 2, self.high / 2, self.start, self.end)(value / 2)
         share = (value - self.low) / span if span else 0.5
         return self.start + share * (self.end - self.start)
 
@@ -36,7 +38,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """At most `most` + 1 round numbers between low and high, evenly spaced; just `low` when there is no span."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
-    raw = (high - low) / max(1, most)
+    raw = high / max(1, most) - low / max(1, most)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(one * power for one in STEPS if one * power >= raw * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)

@@ -47,7 +47,7 @@ def chosen_lengths(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_ratio"],
         n=count,
         interval=[math.exp(mean - margin), math.exp(mean + margin)],
-        next=f"see who they are: rollforge show {run.name} --best 5; match lengths of pairs with prepare --length-ratio 1.5",
+        next=f"match lengths of pairs with prepare --length-ratio 1.5; see who they are: rollforge show {run.name} --best 5",
     )
 
 

@@ -78,7 +78,7 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_share"],
         n=expected,
         is_incomplete=estimate.value > limits["say_share"] and run.about.expected is not None,
-        next=f"see why: {run.status}; the same collect command resumes",
+        next=f"resume with the same collect command; see why: {run.status}",
     )
 
 
@@ -124,7 +124,7 @@ def duplicate_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=run.n + count,
         interval=estimate.interval,
         where=list(run.about.duplicate_locations[: run.places_limit]),
-        next="find out which program appended to the file twice; a resumed `rollforge collect` never does",
+        next="find out which program appended to the file twice; a resumed `collect` never does",
     )
 
 

@@ -35,5 +35,5 @@ def token_drift(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=estimate.n,
         interval=estimate.interval,
         where=run.lines(drifted),
-        next=f"train on each call by itself: rollforge experiences {run.name} does so for rollouts that drift",
+        next=f"train on each call of rollouts that drift by itself: rollforge experiences {run.name}",
     )

@@ -91,7 +91,8 @@ def _acts_differently(run: Evidence, same: Bools) -> Bools:
 
 def _copies(run: Evidence, eligible: Bools) -> tuple[Share, str]:
     """How many samples repeat another one of their task, over these tasks."""
-    _, first = np.unique(run.answer_code, return_index=True)
+    first = np.zeros(int(run.answer_code.max(initial=-1)) + 1, dtype=np.int64)
+    first[run.answer_code] = np.arange(run.n)  # any one of the samples with that answer
     distinct = run.per_group(run.flags(first))
     wanted = int(run.sizes[eligible].sum())
     estimate = share(wanted - int(distinct[eligible].sum()), wanted, independent=float(eligible.sum()))

@@ -17,7 +17,7 @@ from rollforge.index.arrow import (
     is_known,
     texts,
 )
-from rollforge.index.by_task import ByTask
+from rollforge.index.by_task import ByTask, SharedGroups
 from rollforge.index.index import Index, open_index
 from rollforge.index.indexed_parts import IndexUnit, index_units, update_index
 from rollforge.index.jsonl import byte_stream, is_compressed, read_lines, read_spans
@@ -34,6 +34,7 @@ __all__ = [
     "Index",
     "IndexUnit",
     "LineKeys",
+    "SharedGroups",
     "UnreadableLine",
     "array_floats",
     "arrow_array",

@@ -79,17 +79,24 @@ def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """Dictionary-encode a column of texts: a code per row (-1 for null) and the texts in order of appearance."""
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    coded = coded.unify_dictionaries()
-    if not coded.num_chunks:
-        return np.zeros(0, dtype=np.int64), []
-    numbers = ints(pa.chunked_array([chunk.indices for chunk in coded.chunks]), -1)
-    words = coded.chunk(0).dictionary.to_pylist()
-    if None in words:  # a null among the words is no word
-        is_word = np.array([word is not None for word in words], dtype=np.bool_)
+    numbers, words = coded(column)
+    return numbers, words.to_pylist()
+
+
+def coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+    """`codes` with the texts as Arrow has them: of hundreds of thousands, most are never looked at."""
+    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    column = column.unify_dictionaries()
+    if not column.num_chunks:
+        return np.zeros(0, dtype=np.int64), pa.nulls(0, pa.string())
+    numbers = ints(pa.chunked_array([chunk.indices for chunk in column.chunks]), -1)
+    words = column.chunk(0).dictionary
+    if words.null_count:  # a null among the words is no word
+        listed = words.to_pylist()
+        is_word = np.array([word is not None for word in listed], dtype=np.bool_)
         number = np.append(np.where(is_word, np.cumsum(is_word) - 1, -1), -1)
-        numbers = number[numbers]
-    return numbers, [word for word in words if word is not None]
+        numbers, words = number[numbers], arrow_texts([word for word in listed if word is not None])
+    return numbers, words
 
 
 def is_known(column: pa.ChunkedArray) -> NDArray[np.bool_]:

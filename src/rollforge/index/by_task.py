@@ -16,15 +16,19 @@ from rollforge.index.index import Index
 from rollforge.statistics.stats import Floats, Ints, distinct
 
 BATCH_VALUES = 2_500_000
-"""Values read at a time, and remembered at most: 20 MB."""
+"""Values read at a time, and by default remembered at most: 20 MB."""
+
+SHARED_VALUES = 20_000_000
+"""Values that several steps over one run remember at most: 160 MB."""
 
 
 class ByTask:
     """The rollouts of a run (or those an expression selects) in the order of (task, rollout)."""
 
-    def __init__(self, index: Index, where: str | None = None) -> None:
+    def __init__(self, index: Index, where: str | None = None, *, remembered: int = BATCH_VALUES) -> None:
         self.index = index
         self.where = where
+        self._remembered = remembered
         self._kept: dict[str, Floats] = {}
         self._codes: dict[str, tuple[Ints, list[str | None]]] = {}
         self.order: Ints
@@ -64,23 +68,23 @@ class ByTask:
 
     def hashes(self, name: str) -> Ints:
         """A column of hashes, in the order of (task, rollout); 0 for missing. Floats could not hold them."""
-        return arrow.ints(self.index.table([name], self.where).column(0))[self.order]
+        hashes = arrow.ints(self.index.table([name], self.where).column(0))
+        return hashes if self._is_in_order else hashes[self.order]
 
-    def numbered(self, name: str) -> tuple[Ints, list[str | float]]:
+    def numbered(self, name: str) -> tuple[Ints, pa.Array]:
         """Any column as codes that are equal exactly where its values are (0 for missing), and the values of codes 1, 2, …"""
         column = self.index.table([name], self.where, may_code=True).column(0)
-        values: list[str | float]
         if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
-            codes, texts = arrow.codes(column)
-            numbers, values = codes + 1, list(texts)
+            numbers, values = arrow.coded(column)
+            numbers += 1
         else:
             is_whole = pa.types.is_integer(column.type)
             each = arrow.ints(column) if is_whole else arrow.floats(column)
             has_value = arrow.is_known(column) if is_whole else ~np.isnan(each)
             kinds = distinct(each[has_value])
             numbers = np.where(has_value, np.searchsorted(kinds, each) + 1, 0)
-            values = kinds.tolist()
-        return numbers[self.order], values
+            values = arrow.arrow_array(kinds)
+        return numbers if self._is_in_order else numbers[self.order], values
 
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout); read-only."""
@@ -99,13 +103,14 @@ class ByTask:
 
     def keep(self, names: Sequence[str]) -> None:
         """Read these columns together, when they are few enough to be remembered."""
-        if len(names) * len(self) <= BATCH_VALUES:
-            for _ in self.floats(names):
-                pass
+        unread = [name for name in dict.fromkeys(names) if name not in self._kept]
+        if unread and (len(self._kept) + len(unread)) * len(self) <= self._remembered:
+            for name, column in self.index.floats(unread, self.where).items():
+                self._keep(name, column if self._is_in_order else column[self.order])
 
     def _keep(self, name: str, column: Floats) -> None:
         """Remember a column while the memory for it is small: most runs are, and most columns are needed again."""
-        if (len(self._kept) + 1) * len(self) <= BATCH_VALUES:
+        if (len(self._kept) + 1) * len(self) <= self._remembered:
             column.flags.writeable = False
             self._kept[name] = column
 
@@ -118,8 +123,26 @@ class ByTask:
         if not len(self):
             return np.zeros(0), np.zeros(0)
         has_value = ~np.isnan(values)
+        if has_value.all():
+            counts = self.sizes.astype(np.float64)
+            is_constant = not values.strides[0] and values[0].is_integer() and abs(values[0]) < 2**20
+            return values[0] * counts if is_constant else np.add.reduceat(values, self.starts), counts
         sums = np.add.reduceat(np.where(has_value, values, 0.0), self.starts)
         return sums, np.add.reduceat(has_value.astype(np.float64), self.starts)
+
+
+class SharedGroups:
+    """The rollouts of a run by task, for several steps: what one of them reads, the next one has."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._by_condition: dict[str | None, ByTask] = {}
+
+    def get(self, where: str | None = None) -> ByTask:
+        """Those that an expression selects."""
+        if where not in self._by_condition:
+            self._by_condition[where] = ByTask(self._index, where, remembered=SHARED_VALUES)
+        return self._by_condition[where]
 
 
 def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
@@ -129,6 +152,8 @@ def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
     del keys
     if len(task) and (key := packed_keys(task, rollout)) is not None:
         del rollout
+        if (key[1:] >= key[:-1]).all():
+            return np.arange(len(task)), task
         order = np.argsort(key, kind="stable")
     else:
         order = np.lexsort((rollout, task))

@@ -208,6 +208,11 @@ class Index:
         """Several runs are read as one, some were sampled adaptively, and which rollouts are of their first stage is not known."""
         return bool(self.designs) and self.first_stage is None
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether any attempt failed."""
+        return self._files.count("failures") > 0
+
     def failed(self) -> dict[str, int]:
         """Rollouts that failed and never finished: class of the last failure → how many."""
         counts = self._lost("coalesce(class, 'unknown'), count(*)", "GROUP BY 1 ORDER BY 2 DESC, 1")
@@ -218,7 +223,7 @@ class Index:
         return [int(task) for (task,) in self._lost("last.task", "ORDER BY 1")]
 
     def _lost(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
-        if not self._files.count("failures"):
+        if not self.has_failures:
             return []
         # A failure in one file may be a rollout in another: both under the numbers of the whole run.
         number = self._views.task_number("rollouts", "base_rollouts.task")
@@ -398,7 +403,8 @@ class Index:
             return []
         verdicts: list[JsonFields] = fetch(
             self._connection.cursor(),
-            f"SELECT * FROM base_verdicts WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
+            f'SELECT * EXCLUDE (row, first_row, file_no, file, line, "offset", length, task, rollout) FROM base_verdicts '
+            f"WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
         ).to_pylist()
         return verdicts
 

@@ -213,16 +213,41 @@ def spans_of(files: Sequence[IndexedFile], rows: Ints) -> tuple[Ints, Ints]:
 
 
 def read_floats(files: Sequence[IndexedFile], columns: StoredColumns) -> dict[str, Floats]:
-    """Number columns as floats, NaN for missing. Holds one part at a time."""
+    """Number columns as floats, NaN for missing; read-only. Holds one part at a time."""
     count = sum(file.state.count("rows") for file in files)
-    made = {name: np.empty(count) for name in columns}
-    first = 0
+    made = {name: _FloatColumn(count) for name in columns}
     for part in _parts(files):
         table = part.read(columns)
-        for name, values in made.items():
-            values[first : first + table.num_rows] = floats(part.column(table, *columns[name]))
-        first += table.num_rows
-    return made
+        for name, column in made.items():
+            column.add(floats(part.column(table, *columns[name])))
+    return {name: column.finish() for name, column in made.items()}
+
+
+class _FloatColumn:
+    """A column that comes in pieces; as long as it has one value only, it takes no memory."""
+
+    def __init__(self, count: int) -> None:
+        self._values = np.empty(count)  # the system provides memory where it is written
+        self._done = 0
+        self._only: np.float64 | None = None
+
+    def add(self, piece: Floats) -> None:
+        """The next values."""
+        first, self._done = self._done, self._done + len(piece)
+        if not len(piece):
+            return
+        if not first:
+            self._only = piece[0]
+        if self._only is not None:
+            if (np.isnan(piece) if np.isnan(self._only) else piece == self._only).all():
+                return
+            self._values[:first] = self._only
+            self._only = None
+        self._values[first : self._done] = piece
+
+    def finish(self) -> Floats:
+        """All values."""
+        return self._values if self._only is None else np.broadcast_to(self._only, len(self._values))
 
 
 def _parts(files: Sequence[IndexedFile]) -> Iterator[_Part]:

@@ -76,8 +76,10 @@ def at_k(values: Floats, starts: Ints) -> AtK:
         some = groups_by_size(values[begin:end], starts[first : first + AT_ONCE] - begin)
         for size, members, ascending in some:
             weights = best_weights(size)
-            best[first + members, :size] = ascending @ weights
-            worst[first + members, :size] = ascending[:, ::-1] @ weights
+            is_whole = len(members) == min(AT_ONCE, len(starts) - first)
+            chosen = slice(first, first + len(members)) if is_whole else first + members
+            best[chosen, :size] = ascending @ weights
+            worst[chosen, :size] = ascending[:, ::-1] @ weights
     return AtK(best, worst)
 
 

@@ -29,8 +29,10 @@ class Estimate(NamedTuple):
 
     @property
     def ci(self) -> list[float] | None:
-        """The interval as two numbers."""
-        return None if self.low is None or self.high is None else [self.low, self.high]
+        """The interval as two numbers; None also where they are too large for a float."""
+        if self.low is None or self.high is None or not math.isfinite(self.high - self.low):
+            return None
+        return [self.low, self.high]
 
 
 def clustered_mean(

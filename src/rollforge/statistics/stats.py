@@ -58,11 +58,14 @@ def summarize(values: ArrayLike) -> Summary:
     if n == 0:
         return Summary(0, len(all_values), None, None, None, None, None)
     low, high = float(present_values.min()), float(present_values.max())
-    mean = float(present_values.mean()) if low < high else low  # exactly, as in `_exact`
+    missing = len(all_values) - n
+    if low == high and math.isfinite(low):  # exactly, as in `_exact`
+        return Summary(n, missing, low, 0.0 if n > 1 else None, low, high, low)
+    mean = float(present_values.mean()) if low < high else low
     gaps = present_values - mean
     return Summary(
         n=n,
-        missing=len(all_values) - n,
+        missing=missing,
         mean=mean,
         std=math.sqrt(float(np.dot(gaps, gaps)) / (n - 1)) if n > 1 else None,
         min=low,

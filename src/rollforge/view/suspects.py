@@ -45,6 +45,7 @@ class PointingFinding(Struct, kw_only=True):
 
     level: str
     id: str
+    text: str
     where: Sequence[PointedLocation] = ()
 
 
@@ -96,7 +97,7 @@ class Suspects:
     def take_findings(self, findings: Sequence[PointingFinding]) -> None:
         """Add the rollouts that findings name."""
         self._pointed = [
-            Pointed(reason=f"{one.id} ({one.level})", weight=WEIGHTS[one.level], rows=rows)
+            Pointed(reason=f"{one.id}: {one.text}", weight=WEIGHTS[one.level], rows=rows)
             for one in findings
             if one.level in WEIGHTS and (rows := self._rows(one))
         ]

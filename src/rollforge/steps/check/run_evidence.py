@@ -86,7 +86,7 @@ class IndexSource:
         return self._index.task_rows(tasks)
 
     def other_rewards(self) -> Mapping[str, Floats]:
-        if len(self._index.runs) != 1:
+        if len(self._index.runs) != 1 or not self._index.runs[0].verdicts.is_file():
             return {}
         table = self.table(["task", "rollout", "verifier"])
         return other_rewards(self._index.runs[0].verdicts, table)

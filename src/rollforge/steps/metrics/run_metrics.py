@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from rollforge.adaptive.design import stage_condition
 from rollforge.errors import UsageError
-from rollforge.index import ByTask, Index, array_floats, open_index
+from rollforge.index import ByTask, Index, SharedGroups, open_index
 from rollforge.metrics.names import is_amount
 from rollforge.statistics import at_k, intervals, stats
 from rollforge.statistics.stats import Floats
@@ -54,6 +55,9 @@ MASK_FIELD = "mask_sample"
 LONG_ENOUGH = 40
 """Characters from which equal answers are no coincidence."""
 
+AT_ONCE = 65_536
+"""Rollouts whose time in flight is joined at a time."""
+
 NAMELESS = "(none)"
 """What rollouts without an agent are listed under, beside those that have one."""
 
@@ -88,15 +92,19 @@ def summarize_run(
 
 
 @np.errstate(over="ignore", invalid="ignore")  # rewards near the greatest number have no mean: it is null
-def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunMetrics:
-    """The metrics of an open index."""
+def summarize_index(
+    index: Index, options: MetricsOptions | None = None, groups: SharedGroups | None = None
+) -> RunMetrics:
+    """The metrics of an open index; `groups` are its rollouts where other steps use them too."""
     options = options or MetricsOptions()
     design = index.design if options.stage == "auto" else None
-    everything = ByTask(index, options.where)
+    grouped = groups.get if groups else partial(ByTask, index)
+    everything = grouped(options.where)
     rows = everything
     stage = index.first_stage if options.stage == "auto" else None
     if stage is not None:
-        rows = ByTask(index, stage_condition(options.where, stage))
+        rows = grouped(stage_condition(options.where, stage))
+    rows.keep(["reward", *index.numbers, *FACTS])
     reward = rows.one("reward")
     fields, agents = _fields(rows)
     failures = index.failed() if options.where is None else {}
@@ -185,8 +193,8 @@ def describe(rows: ByTask, name: str, values: Floats) -> Field:
     """One field with its interval; counts and durations that happen to be 0 or 1 are no share, and never negative."""
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
-    is_share = not is_amount(name) and _is_yes_or_no(values)
     least = 0.0 if summary.min is not None and summary.min >= 0 else None
+    is_share = least == 0 and not is_amount(name) and _is_yes_or_no(values)
     estimate = intervals.clustered_mean(sums, counts, is_share=is_share, least=least)
     return Field(
         mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
@@ -257,8 +265,12 @@ def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | No
     hits = successes(reward, threshold)
     judged = rows.sums(hits)[1]
     passed = _each_k(at_k.at_k(hits, rows.starts), "pass@", "pass^", judged)
-    valued = _each_k(
-        at_k.at_k(reward, rows.starts), "best@", "worst@", judged if _is_yes_or_no(reward) else None
+    valued = (
+        [{_as_reward(name): value for name, value in one.items()} for one in passed]
+        if np.array_equal(hits, reward, equal_nan=True)
+        else _each_k(
+            at_k.at_k(reward, rows.starts), "best@", "worst@", judged if _is_yes_or_no(reward) else None
+        )
     )
     voted = majority(rows, hits, answer_field, len(passed)) if answer_field else {}
     values: dict[str, AtKValue] = {}
@@ -267,6 +279,11 @@ def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | No
         if k in voted:
             values[f"majority@{k}"] = _over_tasks(voted[k], k, judged)
     return values
+
+
+def _as_reward(name: str) -> str:
+    """What pass@k and pass^k are called of rewards."""
+    return name.replace("pass@", "best@").replace("pass^", "worst@")
 
 
 def _each_k(values: at_k.AtK, best: str, worst: str, judged: Floats | None) -> list[dict[str, AtKValue]]:
@@ -292,8 +309,10 @@ def _throughput(rows: ByTask) -> Throughput:
     has_tokens = "output_tokens" in rows.index.numbers
     names = ["started", "seconds", *(["output_tokens"] if has_tokens else [])]
     count, tokens, busy = 0, 0.0, (np.zeros(0), np.zeros(0))
-    for batch in rows.index.table(names, rows.where).to_batches():
-        started, seconds, *made = (array_floats(column) for column in batch.columns)
+    rows.keep(names)
+    columns = [rows.one(name) for name in names]
+    for first in range(0, len(rows), AT_ONCE):
+        started, seconds, *made = (column[first : first + AT_ONCE] for column in columns)
         is_timed = ~np.isnan(started) & ~np.isnan(seconds)
         count += int(is_timed.sum())
         tokens += float(np.nansum(made[0][is_timed])) if made else 0.0

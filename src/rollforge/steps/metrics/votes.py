@@ -46,7 +46,7 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
 
 def _ballots(
     rows: ByTask, answer_field: str, hits: Floats, is_split: np.ndarray
-) -> Iterator[tuple[list[int], list[int | None], list[float]]]:
+) -> Iterator[tuple[Ints, list[int | None], list[float]]]:
     """Tasks whose votes are cast alike, together: (their places, answers of the judged rollouts, their scores).
 
     Who gave which answer does not matter, only how often each was given and how often it was right. Among a million tasks
@@ -54,19 +54,20 @@ def _ballots(
     """
     if not is_split.any():
         return
-    sizes = np.diff(np.append(rows.starts, len(rows)))
-    task = np.repeat(np.arange(len(sizes)), sizes)
-    votes = is_split[task] & ~np.isnan(hits)
+    votes = np.repeat(is_split, rows.sizes) & ~np.isnan(hits)
     answers = answers_of(rows, answer_field, votes)[votes]
-    task, scores = task[votes], hits[votes]
-    order = np.lexsort((answers, task))
-    answers, task = answers[order], task[order]
-    starts = np.flatnonzero(np.append(True, (answers[1:] != answers[:-1]) | (task[1:] != task[:-1])))
-    counts = np.diff(np.append(starts, len(answers)))
+    task, scores = np.repeat(np.arange(len(rows.sizes)), rows.sizes)[votes], hits[votes]
+    width = int(answers.max()) + 1
+    ballot = task * width + answers  # there are no more answers than rollouts, so that it fits
+    order = np.argsort(ballot, kind="stable")
+    ballot = ballot[order]
+    starts = np.flatnonzero(np.append(True, ballot[1:] != ballot[:-1]))
+    counts = np.diff(np.append(starts, len(ballot)))
     right = np.add.reduceat(scores[order], starts).astype(np.int64)
-    is_blank, owner = answers[starts] == 0, task[starts]
+    owner, answer = np.divmod(ballot[starts], width)
+    is_blank = answer == 0
     # Blanks first, then the most frequent answers; equally frequent ones as they first came, which fixes the order of sums.
-    by_task = np.lexsort((order[starts], -counts, ~is_blank, owner))
+    by_task = np.lexsort((order[starts], (owner * 2 + ~is_blank) * (counts.max() + 1) - counts))
     counts, right, is_blank = counts[by_task], right[by_task], is_blank[by_task]
     kinds, shown, kind = np.unique(
         (counts * (counts.max() + 1) + right) * 2 + is_blank, return_index=True, return_inverse=True
@@ -76,6 +77,7 @@ def _ballots(
     positions, lengths = owner[by_task][begins], np.diff(np.append(begins, len(kind)))
     for length in np.unique(lengths).tolist():
         chosen = lengths == length
+        owners = positions[chosen]
         ballots = kind[begins[chosen][:, None] + np.arange(length)]
         pattern = np.zeros(len(ballots), dtype=np.int64)
         for column in ballots.T:  # numbered anew at each step, so that the numbers stay small
@@ -83,7 +85,7 @@ def _ballots(
         by_pattern = np.argsort(pattern, kind="stable")
         firsts = np.flatnonzero(np.append(True, np.diff(pattern[by_pattern]) > 0))
         for alike in np.split(by_pattern, firsts[1:]):
-            yield positions[chosen][alike].tolist(), *_cast(cast[ballots[alike[0]]].tolist())
+            yield owners[alike], *_cast(cast[ballots[alike[0]]].tolist())
 
 
 def _cast(pattern: list[list[int]]) -> tuple[list[int | None], list[float]]:
@@ -106,7 +108,7 @@ def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
     if not len(positions):
         return answer_numbers
     positions = positions[np.argsort(rows.order[positions])]  # in the order of the file
-    number_by_answer = {_spelled(value): number for number, value in enumerate(values, 1)}
+    number_by_answer = {_spelled(value): number for number, value in enumerate(values.to_pylist(), 1)}
     numbers = ints(rows.index.table(["row"], rows.where).column(0))[rows.order[positions]]
     if not rows.index.is_of_rows(name):
         # Where a later verdict counts, the row's own answer is not the one it judged.

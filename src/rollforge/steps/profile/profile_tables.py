@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from rollforge.adaptive.design import stage_condition
 from rollforge.errors import UsageError
-from rollforge.index import ByTask, Index, arrow_array, arrow_floats, arrow_texts, open_index, texts
+from rollforge.index import (
+    ByTask,
+    Index,
+    SharedGroups,
+    arrow_array,
+    arrow_floats,
+    arrow_texts,
+    open_index,
+    texts,
+)
 from rollforge.statistics import intervals, stats
 from rollforge.statistics.stats import Floats, Ints
 from rollforge.steps.profile.fields import GroupStatistics, describe_fields, profile_fields
@@ -100,16 +109,19 @@ def profile_run(
 
 
 @np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float have no mean: it is null
-def profile_index(index: Index, options: ProfileOptions | None = None) -> Profile:
-    """The profile of an open index."""
+def profile_index(
+    index: Index, options: ProfileOptions | None = None, groups: SharedGroups | None = None
+) -> Profile:
+    """The profile of an open index; `groups` are its rollouts where other steps use them too."""
     options = options or ProfileOptions()
     stage = index.first_stage if options.stage == "auto" else None
-    rows = ByTask(index, stage_condition(options.where, stage))
+    condition = stage_condition(options.where, stage)
+    rows = groups.get(condition) if groups else ByTask(index, condition)
     if options.where is not None and not len(rows):
         raise UsageError(
             f"no rollout matches --where {options.where!r}", hint="ask for others, or leave --where out"
         )
-    rows.keep(list(dict.fromkeys(["reward", *index.numbers, "attempt", "answer_chars"])))
+    rows.keep(["reward", *index.numbers, "attempt", "answer_chars"])
     fields = profile_fields(rows)
     shelf = Shelf(index.scratch)
     by_task = GroupStatistics(rows.sizes, shelf=shelf)

@@ -1,4 +1,4 @@
-"""Binned data for the charts: every query returns a few hundred numbers, however large the run is."""
+"""Binned data for the charts: a few hundred numbers, however large the run is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from rollforge.index import Index, floats
+from rollforge.adaptive.design import stage_condition
+from rollforge.index import ByTask, Index, SharedGroups, floats
 from rollforge.statistics import intervals, stats
-
-Floats = NDArray[np.float64]
+from rollforge.statistics.stats import Floats, Ints
 
 LENGTH_BINS = 12
 TIME_BINS = 60
@@ -36,15 +35,9 @@ class LengthBin(Struct, frozen=True, kw_only=True):
     ci: list[float] | None
 
 
-def first_stage(index: Index) -> str | None:
-    """The condition for rollouts that did not depend on earlier rewards; None for a run that was not sampled adaptively."""
-    return index.first_stage
-
-
-def reward_by_length(index: Index) -> list[LengthBin]:
+def reward_by_length(rows: ByTask) -> list[LengthBin]:
     """Mean reward per quantile of the answer's length, with an interval clustered by task."""
-    values = index.floats(["answer_chars", "reward", "task"], first_stage(index))
-    length, reward, task = values["answer_chars"], values["reward"], values["task"]
+    length, reward, task = rows.one("answer_chars"), rows.one("reward"), rows.task
     has_length = ~np.isnan(length)
     if not has_length.any():
         return []
@@ -72,17 +65,22 @@ def reward_by_length(index: Index) -> list[LengthBin]:
     return bins
 
 
-def clustered(values: Floats, task: Floats) -> intervals.Estimate:
+def clustered(values: Floats, task: Ints) -> intervals.Estimate:
     """The mean of the known values with an interval that treats the samples of a task as related."""
     has_value = ~np.isnan(values)
     values, task = values[has_value], task[has_value]
     if not len(values):
         return intervals.clustered_mean(np.zeros(0), np.zeros(0))
-    _, group = np.unique(task, return_inverse=True)
+    is_new = task[1:] != task[:-1]
+    if (task[1:] >= task[:-1]).all():
+        group = np.append(0, np.cumsum(is_new))
+    else:
+        _, group = np.unique(task, return_inverse=True)
     is_share = bool(((values == 0) | (values == 1)).all())
-    return intervals.clustered_mean(
+    estimate = intervals.clustered_mean(
         np.bincount(group, values), np.bincount(group).astype(np.float64), is_share=is_share
     )
+    return estimate if math.isfinite(estimate.value or 0.0) else estimate._replace(value=None)
 
 
 class Window(Struct, frozen=True, kw_only=True):
@@ -123,28 +121,25 @@ class Timeline(Struct, frozen=True, kw_only=True):
         return max(0.0, passed)
 
 
-def timeline(index: Index) -> Timeline | None:
+def timeline(everything: ByTask, first: ByTask) -> Timeline | None:
     """Reward, speed, failures and requests in flight over time; None when rows do not say when they started."""
-    values = index.floats(["started", "seconds", "reward", "task", "row"])
-    if (
-        stage := first_stage(index)
-    ) is not None:  # later samples are of tasks that were chosen by their rewards
-        is_first = np.isin(values["row"], index.floats(["row"], stage)["row"])
-        values["reward"] = np.where(is_first, values["reward"], np.nan)
-    has_start = ~np.isnan(values["started"])
+    started, reward = everything.one("started"), everything.one("reward")
+    if first is not everything:  # later samples are of tasks that were chosen by their rewards
+        is_first = np.isin(everything.one("row"), first.one("row"))
+        reward = np.where(is_first, reward, np.nan)
+    has_start = ~np.isnan(started)
     if int(has_start.sum()) < 2:
         return None
-    begin = values["started"][has_start]
-    took = np.nan_to_num(values["seconds"][has_start])
-    order = np.argsort(begin, kind="stable")
-    begin, took = begin[order], took[order]
-    reward, task = values["reward"][has_start][order], values["task"][has_start][order]
+    chosen = np.flatnonzero(has_start)
+    chosen = chosen[np.argsort(started[chosen], kind="stable")]
+    begin, took = started[chosen], np.nan_to_num(everything.one("seconds")[chosen])
+    reward, task = reward[chosen], everything.task[chosen]
     cuts = _pauses(begin, begin + took)
     line = Timeline(
         windows=(), pauses=len(cuts), paused_s=sum(cut for _, cut in cuts), begun=float(begin[0]), cuts=cuts
     )
     active, ends = _activity(begin, line), np.sort(_activity(begin + took, line))
-    failed = _failure_times(index)
+    failed = _failure_times(everything.index)
     total = max(float(ends[-1]), 1e-9)
     edges = np.linspace(0, total, min(TIME_BINS, max(4, len(active) // PER_WINDOW)) + 1)
     failed_at = np.sort(_activity(failed, line)) if len(failed) else failed
@@ -176,6 +171,8 @@ def _activity(clock: Floats, line: Timeline) -> Floats:
 
 
 def _failure_times(index: Index) -> Floats:
+    if not index.has_failures:
+        return np.zeros(0)
     times = index.select('SELECT "at" FROM failures WHERE "at" IS NOT NULL').column(0)
     return floats(times)
 
@@ -188,7 +185,7 @@ def _window(
     ends: Floats,
     failed: Floats,
     reward: Floats,
-    task: Floats,
+    task: Ints,
     took: Floats,
 ) -> Window:
     first, last = np.searchsorted(begin, [low, high])
@@ -242,45 +239,36 @@ class Strip(Struct, frozen=True, kw_only=True):
     high: float
 
 
-def strip(index: Index) -> Strip | None:
+def strip(rows: ByTask) -> Strip | None:
     """The rewards of evenly spaced tasks, ordered by mean reward; None when no task has a judged rollout."""
-    stage = first_stage(index) or "true"
-    means = index.select(
-        f"SELECT task, avg(reward) AS mean, min(reward) AS low, max(reward) AS high FROM rollouts WHERE {stage} GROUP BY task"
-    )
-    task, mean, low, high = (floats(means.column(name)) for name in ("task", "mean", "low", "high"))
-    if not len(task) or np.isnan(mean).all():
+    reward = rows.one("reward")
+    sums, counts = rows.sums(reward)
+    mean = sums / np.where(counts > 0, counts, np.nan)
+    if not counts.any():
         return None
-    least, most = float(np.nanmin(low)), float(np.nanmax(high))
-    order = np.lexsort((task, mean))  # unjudged tasks last
+    least, most = float(np.nanmin(reward)), float(np.nanmax(reward))
+    order = np.argsort(mean, kind="stable")  # unjudged tasks last
     count = min(STRIP_TASKS, len(order))
-    chosen = (
-        task[order[np.linspace(0, len(order) - 1, count).round().astype(np.int64)]].astype(np.int64).tolist()
-    )
-    names = ", ".join(map(str, chosen))
-    rows = index.select(
-        f"SELECT task, reward FROM rollouts WHERE task IN ({names}) AND {stage} ORDER BY task, rollout, row"
-    )
-    rewards: dict[int, list[float | None]] = {one: [] for one in chosen}
-    for one, reward in zip(rows.column("task").to_pylist(), rows.column("reward").to_pylist(), strict=True):
-        rewards[one].append(None if reward is None or not math.isfinite(reward) else reward)
-    span = most - least
+    chosen = order[np.linspace(0, len(order) - 1, count).round().astype(np.int64)].tolist()
+    span = most / 2 - least / 2  # in halves, since the width of a huge range overflows
     shown = []
     for one in chosen:
-        judged = [value for value in rewards[one] if value is not None]
+        begin, end = rows.starts[one], rows.starts[one] + rows.sizes[one]
+        rewards = [value if np.isfinite(value) else None for value in reward[begin:end].tolist()]
+        judged = [value for value in rewards if value is not None]
         scaled = [
-            None if value is None else (value - least) / span if span else 1.0 for value in rewards[one]
+            None if value is None else (value / 2 - least / 2) / span if span else 1.0 for value in rewards
         ]
         shown.append(
             StripTask(
-                task=one,
+                task=int(rows.tasks[one]),
                 rewards=scaled,
                 judged=len(judged),
                 mean=sum(judged) / len(judged) if judged else None,
             )
         )
     samples = min(STRIP_SAMPLES, max(len(one.rewards) for one in shown))
-    return Strip(shown=shown, of=len(task), samples=samples, low=least, high=most)
+    return Strip(shown=shown, of=len(rows.tasks), samples=samples, low=least, high=most)
 
 
 class TokenBins(Struct, frozen=True, kw_only=True):
@@ -291,11 +279,11 @@ class TokenBins(Struct, frozen=True, kw_only=True):
     missing: int
 
 
-def output_tokens(index: Index) -> TokenBins | None:
+def output_tokens(rows: ByTask) -> TokenBins | None:
     """The distribution of output tokens; None when no rollout says how many it took."""
-    if "output_tokens" not in index.numbers:
+    if "output_tokens" not in rows.index.numbers:
         return None
-    values = index.floats(["output_tokens"])["output_tokens"]
+    values = rows.one("output_tokens")
     finite_values = values[np.isfinite(values)]
     if not len(finite_values):
         return None
@@ -312,11 +300,14 @@ class RunBins(Struct, frozen=True, kw_only=True):
     tokens: TokenBins | None
 
 
-def read_bins(index: Index) -> RunBins:
-    """Everything that the charts read from the index itself."""
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float have no mean
+def read_bins(index: Index, groups: SharedGroups | None = None) -> RunBins:
+    """Everything that the charts read from the index itself; `groups` are its rollouts where other steps use them too."""
+    groups = groups or SharedGroups(index)
+    everything, first = groups.get(), groups.get(stage_condition(None, index.first_stage))
     return RunBins(
-        lengths=reward_by_length(index),
-        strip=strip(index),
-        timeline=timeline(index),
-        tokens=output_tokens(index),
+        lengths=reward_by_length(first),
+        strip=strip(first),
+        timeline=timeline(everything, first),
+        tokens=output_tokens(everything),
     )

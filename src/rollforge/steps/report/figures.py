@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -36,12 +37,12 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 def number(value: float | None, digits: int = 3) -> str:
     """A number for a table: 0.498 · 27.35 · 121.6 · 1,234 · – when there is none."""
-    if value is None or value != value:
+    if value is None or not math.isfinite(value):
         return "–"
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
     size = abs(value)
-    if size < 0.001:
+    if size < 1e15 and value == int(value):
+        return f"{int(value):,}"
+    if size < 0.001 or size >= 1e15:
         return f"{value:.2g}"
     return f"{value:,.{max(0, digits - (0 if size < 10 else 1 if size < 100 else 2))}f}"
 

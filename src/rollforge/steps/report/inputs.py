@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from rollforge.runtime.typed_decoding import convert
+from rollforge.runtime.typed_decoding import decode_json
 
 
 class FieldFacts(Struct, kw_only=True):
@@ -233,8 +233,8 @@ Facts = TypeVar("Facts", bound=Struct)
 
 
 def facts_of(result: Any, kind: type[Facts]) -> Facts:
-    """A step's result as the record a report reads; anything else in it is left out."""
-    return convert(msgspec.to_builtins(result), kind)
+    """A step's result as the record a report reads, numbers without a value null as in `--json`; the rest is left out."""
+    return decode_json(msgspec.json.encode(result), kind)
 
 
 class DifferenceFacts(Struct, kw_only=True):

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rollforge.charts import MarkedStretch
 from rollforge.index import Index
-from rollforge.steps.report.bins import RunBins, Timeline, first_stage
+from rollforge.steps.report.bins import RunBins, Timeline
 from rollforge.steps.report.exemplars import Exemplars
 from rollforge.steps.report.figures import Figure, coverage, number
 from rollforge.steps.report.findings import Trust, finding_list, manifest_table, top, trust
@@ -181,7 +181,7 @@ def _tasks(index: Index, inputs: RunInputs) -> Html:
 def _task_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
     strip = inputs.bins.strip
     return [
-        difficulty_figure(inputs.metrics, inputs.profile, first_stage(index)),
+        difficulty_figure(inputs.metrics, inputs.profile, index.first_stage),
         signal_figure(inputs.metrics, inputs.profile),
         strip_figure(inputs.metrics, strip) if strip else None,
     ]

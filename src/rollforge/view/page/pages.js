@@ -31,11 +31,12 @@ export async function overview(main, state) {
 
 /** The findings of check, each with a link to what it points at. */
 export async function findings(main, state) {
+  show(main, el("p", { class: "soft" }, "computing…"));
   const found = await ask("overview", { run: state.run });
   const places = (one) => {
     const tasks = [...new Set(one.where.map((place) => place.task).filter((task) => task !== null && task !== undefined))];
     if (!tasks.length) return null;
-    return el("p", {}, el("a", { href: link({ run: state.run, page: "rollouts", where: `task IN (${tasks.slice(0, 200).join(", ")})` }) }, `read the rollouts of ${tasks.length} tasks`));
+    return el("p", {}, el("a", { href: link({ run: state.run, page: "rollouts", where: `task IN (${tasks.slice(0, 200).join(", ")})` }) }, tasks.length === 1 ? "read the rollouts of its task" : `read the rollouts of ${tasks.length} tasks`));
   };
   show(
     main,
@@ -117,7 +118,7 @@ export async function suspicious(main, state) {
   const reader = new Reader({ run });
   const list = new List({
     label: "suspicious rollouts",
-    columns: "9.5em 5.5em minmax(0, 1fr)",
+    columns: "11.5em 5.5em minmax(0, 1fr)",
     fetchPage: (start, count) => ask("suspicious", { run, start, count }),
     draw: (one) => [{ text: `task ${one.task}, sample ${one.rollout}` }, rewardCell(one.reward), { text: one.why.join("; ") }],
     choose: (one) => {
@@ -177,7 +178,7 @@ export async function groups(main, state) {
   };
   const list = new List({
     label: "groups",
-    columns: "6em 4em minmax(0, 1fr) 12em",
+    columns: "6.5em 4em minmax(5em, 1fr) minmax(0, max-content)",
     fetchPage: async (start, count) => {
       const { total, groups: rows } = await ask("groups", { run, sort: state.sort || "contradictions", start, count });
       return { total, rows };
@@ -213,6 +214,7 @@ export async function groups(main, state) {
 export async function compare(main, state, { runs }) {
   const run = Number(state.run || 0);
   const parts = [];
+  show(main, el("p", { class: "soft" }, "computing…"));
   const { flips } = await ask("compare", { run });
   parts.push(el("h2", {}, "Verifiers"), flips.length
     ? table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails"], flips.map((one) => [one.a, one.b, number(one.n), number(one.agree), flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down)]))

@@ -42,6 +42,10 @@ export class Reader {
   }
 
   raw_(isRaw) {
+    if (this.blind) {
+      say("the raw line holds the verdict, which is hidden");
+      return;
+    }
     this.isRaw = isRaw;
     this.draw();
   }
@@ -145,12 +149,12 @@ export class Reader {
   }
 
   facts() {
-    const hidden = this.blind ? new Set(["reward"]) : new Set();
-    const rows = (record) => Object.entries(record).filter(([name]) => !hidden.has(name)).map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)]);
+    if (this.blind) return []; // verdicts, a verifier's other numbers among the rollout's, and what the task expects
+    const rows = (record) => Object.entries(record).map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)]);
     return [
-      el("details", { class: "turn", open: !this.blind }, el("summary", {}, `verdicts (${this.one.verdicts.length})`), this.blind ? null : this.one.verdicts.map((one) => table(["verdict", ""], rows(one)))),
+      el("details", { class: "turn", open: true }, el("summary", {}, `verdicts (${this.one.verdicts.length})`), this.one.verdicts.map((one) => table(["verdict", ""], rows(one)))),
       el("details", { class: "turn" }, el("summary", {}, "numbers"), table(["field", "value"], rows(this.one.facts))),
-      Object.keys(this.one.task).length && !this.blind ? el("details", { class: "turn", open: this.isLabelling }, el("summary", {}, "task"), table(["field", "value"], rows(this.one.task))) : null,
+      Object.keys(this.one.task).length ? el("details", { class: "turn", open: this.isLabelling }, el("summary", {}, "task"), table(["field", "value"], rows(this.one.task))) : null,
     ];
   }
 
