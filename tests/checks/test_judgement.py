@@ -31,6 +31,24 @@ def write(folder: Path, rows: list[JsonObject], name: str = "rollouts.jsonl") ->
     return path
 
 
+# Equal rewards
+
+
+@pytest.mark.parametrize(("reward", "level"), [(1.0, "error"), (0.0, "warning")])
+def test_one_reward_for_right_and_wrong_answers_is_an_error_where_low_demands_cannot_explain_it(
+    tmp_path: Path, reward: float, level: str
+) -> None:
+    report = check_run(write(tmp_path, [row | {"reward": reward} for row in rows_of()]))
+    assert levels(report)["identical-rewards"] == level
+    assert ("do not name it" in finding(report, "identical-rewards")) == (level == "error")
+
+
+def test_a_run_that_is_right_throughout_is_no_error(tmp_path: Path) -> None:
+    right = [row for row in rows_of(samples=16) if row["reward"] == 1.0]
+    report = check_run(write(tmp_path, right))
+    assert levels(report)["identical-rewards"] == "warning"
+
+
 # Missed answers
 
 

@@ -127,7 +127,7 @@ def test_a_damaged_tail_is_named_in_the_summary_and_the_run_resumes(tmp_path: Pa
     rollouts.write_bytes(b"".join(lines[:-1]) + tail)
     done = collect(tmp_path, "", "--json")
     assert done.returncode == 0, done.stderr
-    assert any("damaged bytes" in note for note in json.loads(done.stdout)["notes"])
+    assert any("damaged byte" in note for note in json.loads(done.stdout)["notes"])
     assert (tmp_path / "run" / "rollouts.damaged").read_bytes() == tail + b"\n"
     assert_whole(tmp_path)
 

@@ -439,3 +439,14 @@ def test_a_condition_that_nothing_meets_says_so(tmp_path: Path, ask) -> None:  #
             ask(index, "reward > 5")
         with pytest.raises(UsageError, match="no rollout matches"):
             compare_runs(index, index, where="reward > 5")
+
+
+def test_flags_count_one_thing_in_the_singular(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path / "rollouts.jsonl", [make_rollout(n, 0, 1.0, mask_sample=n == 0) for n in range(9)]
+    )
+    with path.open("a") as file:
+        file.write("no row\n")
+    texts = {flag.id: flag.text for flag in summarize_run(path).flags}
+    assert texts["rejected-lines"] == "1 line cannot be read: left out"
+    assert texts["masked"].startswith("1 rollout is masked")

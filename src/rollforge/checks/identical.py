@@ -10,7 +10,11 @@ from rollforge.checks.base import Limits, check
 from rollforge.checks.building_blocks.chance import ALIKE, EDGES, chance_all_flat, chance_all_same
 from rollforge.checks.building_blocks.coded_columns import Bools, TextCodes
 from rollforge.checks.building_blocks.evidence import Evidence
-from rollforge.checks.building_blocks.finding import Finding
+from rollforge.checks.building_blocks.finding import Finding, share
+from rollforge.checks.building_blocks.text_samples import BUDGET, concludes, names
+
+FEWEST_LOOKS, OFTEN = 20, 0.1
+"""Fewest answers to compare with the expected ones, and the share of right and of wrong ones that rewards would have to follow."""
 
 MOST_FAMILIES = 50
 """A text field with more values than this names no families."""
@@ -44,10 +48,12 @@ def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     value = float(run.levels[0])
     chance = _chance(run, run.judged, value, limits["min_rate"])
     tasks = int((run.profile.n > 0).sum())
-    is_proof = chance < limits["chance"]
+    # Equal low rewards may come from a verifier that asks for more than the right answer: see `missed-answers`.
+    alike = _alike_text(run) if value > 0 and chance < LIKELY else ""
+    is_proof = chance < limits["chance"] or bool(alike)
     level = "error" if is_proof else "warning" if run.judged_n >= 100 and tasks >= 20 else "note"
     doubt = (
-        "; verification may not be running at all"
+        f"{alike}; verification may not be running at all"
         if is_proof
         else f"; with one success in {1 / limits['min_rate']:.0f} that happens in {chance:.0%} of runs, so it is no proof yet"
     )
@@ -60,6 +66,25 @@ def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
         interval=[value, value],
         where=run.lines(run.judged),
         next=f"read a few verdicts: rollforge show {run.name} --limit 5",
+    )
+
+
+def _alike_text(run: Evidence) -> str:
+    """A clause for rewards that do not follow the answers: some end in the expected one, others do not even name it."""
+    whole = run.judged & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
+    drawn = run.draw(whole, BUDGET)
+    samples = run.read(drawn)
+    looked = [position for position, item in enumerate(samples) if item.expected is not None]
+    if len(looked) < FEWEST_LOOKS:
+        return ""
+    texts = [(samples[position].answer, samples[position].expected or "") for position in looked]
+    right = sum(concludes(answer, expected) for answer, expected in texts)
+    wrong = sum(not names(answer, expected) for answer, expected in texts)
+    independent = run.independent(run.flags(drawn[looked]))
+    if min(share(count, len(looked), independent=independent).low for count in (right, wrong)) <= OFTEN:
+        return ""
+    return (
+        f", though of {len(looked):,} answers {right:,} end in the expected one and {wrong:,} do not name it"
     )
 
 
@@ -76,9 +101,9 @@ def flat_family(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if len(run.levels) < 2 or run.judged_n < 100:
         return
     for field in run.family_fields:
-        names = run.family(field)
-        if 2 <= len(names.names) <= MOST_FAMILIES:
-            yield from _flat_families(run, names, field, limits)
+        families = run.family(field)
+        if 2 <= len(families.names) <= MOST_FAMILIES:
+            yield from _flat_families(run, families, field, limits)
 
 
 def _flat_families(run: Evidence, families: TextCodes, kind: str, limits: Limits) -> Iterator[Finding]:

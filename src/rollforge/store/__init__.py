@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollforge.store.lock import RunLock
     from rollforge.store.manifest import Manifest, is_alive, read_manifest, run_id
     from rollforge.store.reading import UNREADABLE, parquet_file, read_json, reason_of
-    from rollforge.store.tail import damaged_file, mend_tail
+    from rollforge.store.tail import damaged_bytes, damaged_file, mend_tail
 
 __all__ = [
     "UNREADABLE",
@@ -25,6 +25,7 @@ __all__ = [
     "Manifest",
     "RunFiles",
     "RunLock",
+    "damaged_bytes",
     "damaged_file",
     "is_alive",
     "mend_tail",
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "replacing": "atomic", "write_atomically": "atomic",
+    "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "damaged_bytes": "tail",
+    "replacing": "atomic", "write_atomically": "atomic",
     "Ledger": "ledger",
     "RunLock": "lock", "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
     "UNREADABLE": "reading", "parquet_file": "reading", "read_json": "reading", "reason_of": "reading",

@@ -43,7 +43,7 @@ def mend_tail(path: Path) -> int:
             _keep_damaged(path, file, keep)
             file.truncate(keep)
             logger.warning(
-                "%s: cut %d damaged bytes off the end; they are in %s", path, size - keep, damaged_file(path)
+                "%s: cut %s off the end, now in %s", path, damaged_bytes(size - keep), damaged_file(path)
             )
         if lacks_newline:
             file.seek(keep)
@@ -117,3 +117,8 @@ def _keep_damaged(path: Path, file: BinaryIO, start: int) -> None:
         damaged.flush()
         sync_file(damaged.fileno())
     sync_directory(target.parent)
+
+
+def damaged_bytes(count: int) -> str:
+    """How much was cut, in words."""
+    return "1 damaged byte" if count == 1 else f"{count:,} damaged bytes"

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from rollforge.errors import ResumeRefused, UsageError
 from rollforge.records import OWN_KEY, PARAMS_KEY, JsonFields, JsonObject, from_json, to_json
 from rollforge.steps.collect.collect_options import CollectOptions, verifier_name
-from rollforge.store import UNREADABLE, Manifest, RunFiles, damaged_file, mend_tail
+from rollforge.store import UNREADABLE, Manifest, RunFiles, damaged_bytes, damaged_file, mend_tail
 from rollforge.store.atomic import sync_directory
 from rollforge.store.reading import lines_of
 from rollforge.tasks import FieldMap, TaskSource
@@ -105,7 +105,7 @@ def mend(files: RunFiles) -> list[str]:
         cut = mend_tail(path)
         if cut:
             notes.append(
-                f"cut {cut:,} damaged bytes off the end of {path.name}; they are in {damaged_file(path).name}"
+                f"cut {damaged_bytes(cut)} off the end of {path.name}, now in {damaged_file(path).name}"
             )
     return notes
 

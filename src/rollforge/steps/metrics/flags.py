@@ -100,26 +100,42 @@ def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
         flags.append(("unjudged", f"{counts.unjudged:,} of {counts.finished:,} rollouts have no verdict"))
     if counts.masked:
         flags.append(
-            ("masked", f"{counts.masked:,} rollouts are masked (mask_sample): their reward is no measurement")
+            (
+                "masked",
+                f"{_counted(counts.masked, 'rollout is', 'rollouts are')} masked (mask_sample): the reward is no measurement",
+            )
         )
     if counts.failed:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in metrics.failures.items())
-        flags.append(("failed", f"{counts.failed:,} rollouts failed ({kinds}) and are in no mean"))
+        flags.append(
+            ("failed", f"{_counted(counts.failed, 'rollout', 'rollouts')} failed ({kinds}): not in any mean")
+        )
     if counts.expected is not None and counts.finished + counts.failed < counts.expected:
         owed = counts.expected - counts.finished - counts.failed
         flags.append(("incomplete", f"{owed:,} of {counts.expected:,} expected rollouts are not there yet"))
     if counts.rejected_lines:
-        flags.append(("rejected-lines", f"{counts.rejected_lines:,} lines cannot be read and are left out"))
+        flags.append(
+            ("rejected-lines", f"{_counted(counts.rejected_lines, 'line', 'lines')} cannot be read: left out")
+        )
     if counts.noted_lines:
         flags.append(
-            ("odd-lines", f"{counts.noted_lines:,} rows are odd in some field, which counts as missing")
+            (
+                "odd-lines",
+                f"{_counted(counts.noted_lines, 'row is', 'rows are')} odd in some field, which counts as missing",
+            )
         )
     if counts.duplicates:
-        text = f"{counts.duplicates:,} rows have the key of a later row, which counts instead"
+        text = f"{_counted(counts.duplicates, 'row has', 'rows have')} the key of a later row, which counts instead"
         flags.append(("duplicates", text))
     for name, count in metrics.mixed_types.items():
-        flags.append(("mixed-types", f"{name} is text in {count:,} rows, where it counts as missing"))
+        flags.append(
+            ("mixed-types", f"{name} is text in {_counted(count, 'row', 'rows')}, where it counts as missing")
+        )
     return flags
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _answers(metrics: RunMetrics) -> list[tuple[str, str]]:
