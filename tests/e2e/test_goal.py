@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,25 @@ def test_prepare_finds_exactly_what_collect_promised(
     assert promised >= int(target)
     assert prepared(recipe, tmp_path / "run", *thresholds) == promised
     assert result["message"].startswith("goal reached")
+
+
+@pytest.fixture(scope="module")
+def odd_server() -> Iterator[str]:
+    """Answers that are empty, cut short, refusals or error texts: each recipe leaves out others of them."""
+    faults = ("empty=0.2", "truncated=0.1", "refusal=0.05", "filtered=0.05")
+    with SimulatedProcess(SimulateOptions(faults=faults)) as server:
+        yield server.base_url
+
+
+@pytest.mark.parametrize("goal", ["grpo=20", "dpo=20", "rm=20", "sft=40", "kto=40"])
+@pytest.mark.parametrize("thresholds", [[], ["--band", "0.2-0.8"]])
+def test_prepare_finds_what_collect_promised_also_among_odd_answers(
+    tasks: Path, tmp_path: Path, odd_server: str, goal: str, thresholds: list[str]
+) -> None:
+    words = ["--base-url", odd_server, "--goal", goal, *thresholds]
+    code, result = call(collect(tasks, tmp_path / "run", *words))
+    assert code in (0, 3), result["message"]
+    assert prepared(goal.partition("=")[0], tmp_path / "run", *thresholds) == result["goal"]["usable"] > 0
 
 
 def test_kill_9_at_any_moment_changes_neither_the_decisions_nor_the_count(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollforge.assembly.reports import run_inputs
 from rollforge.index import open_index
 from rollforge.steps.check import check_run
 from rollforge.steps.metrics import nemo_gym_metrics, summarize_run, trinity_metrics
 from rollforge.steps.profile import profile_run
+from rollforge.steps.verify.flips import compare
 
 
 def run_cli(*words: str) -> subprocess.CompletedProcess[str]:
@@ -85,3 +88,38 @@ def test_a_check_of_an_open_index_looks_at_the_first_stage_too(runs: Path) -> No
 def test_all_stages_are_shown_on_request_and_called_biased(runs: Path) -> None:
     done = run_cli("metrics", str(runs / "one"), str(runs / "two"), "--stage", "all")
     assert done.returncode == 0 and "biased" in done.stdout + done.stderr
+
+
+def test_check_report_and_verify_give_the_mean_of_the_first_stage_and_say_so(
+    runs: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "one"
+    shutil.copytree(runs / "one", run)
+    first, every = np.mean(rewards(run, 2)), np.mean(rewards(run))
+    assert round(first, 3) != round(every, 3), "else this test shows nothing"
+    counts = check_run(run).counts
+    assert counts.reward is not None and counts.reward.is_first_stage
+    assert counts.reward.mean == pytest.approx(first)
+    assert f"mean reward {first:.3f} in the first stage" in run_cli("check", str(run)).stdout
+    verified = run_cli("verify", str(run), "--verifier", "math")
+    line = next(line for line in verified.stdout.splitlines() if line.strip().startswith("reward"))
+    assert f"{first:.3f}" in line and "first stage of an adaptive run" in line
+    for words in ([], ["--workers", "2"]):
+        again = json.loads(
+            run_cli("verify", str(run), "--verifier", "regex", "-S", "pattern=boxed", "--json", *words).stdout
+        )
+        assert again["reward"]["first_stage"] == 2 and again["reward"]["n"] == len(rewards(run, 2))
+    flips = compare(run, "math", "recorded")
+    assert flips.mean_b.mean == pytest.approx(first) and flips.mean_b.first_stage == 2
+    findings = {finding.id: finding for finding in check_run(run).findings}
+    with open_index(run) as index:
+        shown = {finding.id: finding for finding in run_inputs(index).check.findings}
+    assert shown["reward-bins"].n == findings["reward-bins"].n == len(rewards(run, 2))
+
+
+def test_a_dataset_of_an_adaptive_run_says_what_its_statistics_are_over(runs: Path, tmp_path: Path) -> None:
+    for name, expected in (("one", True), ("plain", False)):
+        done = run_cli("prepare", "grpo", str(runs / name), "-o", str(tmp_path / name), "--to", "trl")
+        assert done.returncode == 0, done.stderr
+        card = (tmp_path / name / "README.md").read_text()
+        assert ("sampled adaptively" in card) is expected

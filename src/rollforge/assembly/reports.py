@@ -17,7 +17,7 @@ from msgspec import Struct
 from rollforge.errors import DataError, UsageError
 from rollforge.index import Index, SharedGroups, open_index
 from rollforge.runtime.typed_decoding import convert, decode_json
-from rollforge.steps.check import CheckOptions, Report, check_evidence, index_evidence
+from rollforge.steps.check import Report, check_run
 from rollforge.steps.metrics import compare_runs, summarize_index
 from rollforge.steps.profile import profile_index
 from rollforge.steps.report import (
@@ -117,8 +117,7 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
 
 
 def _check(index: Index, verifier: str | None) -> Report:
-    options = CheckOptions(verifier=verifier)
-    return check_evidence(index_evidence(index, options), options)
+    return check_run(index, verifier=verifier)
 
 
 def flips_of(files: RunFiles) -> list[FlipFacts]:

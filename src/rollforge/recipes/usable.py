@@ -19,6 +19,7 @@ COUNTED = ("sft", "kto")
 
 def usable_by_group(recipe: str, candidates: Candidates, options: RecipeOptions) -> Ints:
     """The units of each group."""
+    candidates = _as_prepared(recipe, candidates)
     size = int(candidates.group.max()) + 1 if len(candidates) else 0
     picked = load_recipe(recipe)(candidates, options).first
     return np.bincount(candidates.group[picked], minlength=size)
@@ -28,7 +29,7 @@ def usable_in_task(recipe: str, task: int, facts: list[RolloutFacts], options: R
     """The units of one task."""
     if not facts:
         return 0
-    return len(load_recipe(recipe)(candidates_of(task, facts), options))
+    return len(load_recipe(recipe)(_as_prepared(recipe, candidates_of(task, facts)), options))
 
 
 def hits(recipe: str, facts: list[RolloutFacts], options: RecipeOptions) -> Mask:
@@ -41,9 +42,16 @@ def hits(recipe: str, facts: list[RolloutFacts], options: RecipeOptions) -> Mask
 
 def rewards_that_count(recipe: str, facts: list[RolloutFacts], options: RecipeOptions) -> Floats:
     """Rewards of the rollouts that the recipe does not leave out on their own account, in the order of samples."""
-    candidates = candidates_of(0, facts)
+    candidates = _as_prepared(recipe, candidates_of(0, facts))
     fates = screen(candidates, replace(options, band=None), drop_truncated=recipe != "grpo")
     return candidates.reward[fates.alive]
+
+
+def _as_prepared(recipe: str, candidates: Candidates) -> Candidates:
+    """The candidates as `prepare` shows them to the recipe: a prompt set holds no answers, so that empty ones count as well."""
+    if load_recipe(recipe).kind != "prompt" or "empty" not in candidates.flags:
+        return candidates
+    return replace(candidates, flags={name: one for name, one in candidates.flags.items() if name != "empty"})
 
 
 def units_by_counts(recipe: str, low: float, high: float, most: int, options: RecipeOptions) -> Floats:

@@ -40,6 +40,8 @@ def print_report(report: Report) -> None:
     counts = report.counts
     mean = counts.reward.mean if counts.reward else None
     reward = f", mean reward {mean:.3f}" if mean is not None else ""
+    if counts.reward is not None and counts.reward.is_first_stage:
+        reward += " in the first stage of an adaptive run"
     show(
         f"{report.run}: {count_of(counts.rollouts, 'rollout')} of {count_of(counts.tasks, 'task')}, {counts.judged:,} judged{reward}",
         markup=False,

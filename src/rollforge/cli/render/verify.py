@@ -184,7 +184,9 @@ def estimate_text(estimate: RewardEstimate) -> str:
     if estimate.mean is None:
         return "none"
     interval = f" [{estimate.ci[0]:.3f}, {estimate.ci[1]:.3f}]" if estimate.ci else ""
-    return f"{estimate.mean:.3f}{interval} over {count_of(estimate.n, 'verdict')} of {count_of(estimate.tasks, 'task')}"
+    stage = "" if estimate.first_stage is None else ", the first stage of an adaptive run"
+    over = f"{count_of(estimate.n, 'verdict')} of {count_of(estimate.tasks, 'task')}{stage}"
+    return f"{estimate.mean:.3f}{interval} over {over}"
 
 
 def flip_record(table: FlipTable) -> JsonObject:

@@ -41,6 +41,8 @@ class RewardScale(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     range: list[float]
     is_declared: bool
+    is_first_stage: bool = False
+    """The mean is over the first stage of an adaptive run: over all rollouts it would say what the sampling rule chose."""
 
 
 class CheckCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +174,7 @@ def check_evidence(run: Evidence, options: CheckOptions, *, first_stage: Evidenc
         exit_code=code,
         recipe=options.asked[0] if len(options.asked) == 1 else None,
         asked=list(options.asked),
-        counts=_counts(run),
+        counts=_counts(run, first_stage),
         findings=findings,
         recipes={
             name: recipe_verdict(name, _for_recipe(general, checks, like), by_recipe[like])
@@ -298,9 +300,10 @@ def _ask(check: Check, run: Evidence, limits: dict[str, float]) -> list[Finding]
         ]
 
 
-def _counts(run: Evidence) -> CheckCounts:
-    low, high = run.range.low, run.range.high
-    mean = run.mean.value
+def _counts(run: Evidence, first_stage: Evidence | None) -> CheckCounts:
+    rewards = first_stage or run
+    low, high = rewards.range.low, rewards.range.high
+    mean = rewards.mean.value
     return CheckCounts(
         rollouts=run.n,
         tasks=run.groups,
@@ -313,6 +316,9 @@ def _counts(run: Evidence) -> CheckCounts:
         reward=None
         if mean is None
         else RewardScale(
-            mean=mean * (high - low) + low, range=[low, high], is_declared=run.range.is_declared
+            mean=mean * (high - low) + low,
+            range=[low, high],
+            is_declared=rewards.range.is_declared,
+            is_first_stage=first_stage is not None,
         ),
     )

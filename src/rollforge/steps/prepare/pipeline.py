@@ -24,6 +24,7 @@ from rollforge.steps.prepare.dataset_manifest import (
     CheckRecord,
     DatasetManifest,
     FormRecord,
+    RedFlag,
     RunSource,
     describe_inputs,
     files_beside,
@@ -340,8 +341,20 @@ def _describe(
         flags=[
             *red_flags(load_recipe(job.recipe).like, len(numbers), statistics),
             *scale_flags(pool.candidates.reward, selection.settings, options),
+            *_adaptive_flags(pool.indexes),
         ],
     )
+
+
+def _adaptive_flags(indexes: Sequence[Index]) -> list[RedFlag]:
+    """What adaptive sampling means for the statistics of a dataset: they describe its rows, and not the model."""
+    if not any(index.designs for index in indexes):
+        return []
+    text = (
+        "tasks were sampled adaptively: rewards, pass rates and difficulties here are over samples that the rule chose to take; "
+        "for unbiased ones see rollforge metrics"
+    )
+    return [RedFlag("adaptive-run", text)]
 
 
 def _source_of(run: str, index: Index) -> RunSource:

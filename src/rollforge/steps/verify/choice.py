@@ -11,7 +11,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.rollouts import Rollout, RolloutReader
-from rollforge.statistics.intervals import ClusterMean
+from rollforge.steps.verify.tally import RolloutRewards
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.steps.verify.verify_options import SampleSize, VerifyOptions
 from rollforge.store import RunFiles
@@ -34,10 +34,10 @@ class Chooser:
         self._failed = KeySet()
         self._judged = KeySet()
         self._seen = KeySet()
-        self._rewards: ClusterMean | None = None
+        self._rewards: RolloutRewards | None = None
         self.already = self.already_judged = self.already_unjudged = 0
 
-    def read(self, rewards: ClusterMean) -> None:
+    def read(self, rewards: RolloutRewards) -> None:
         """Read earlier verdicts; their rewards count in `rewards` when their rollouts are read."""
         self._rewards = rewards
         for row, _ in chain.from_iterable(
@@ -101,7 +101,7 @@ class Chooser:
         else:
             self.already_judged += 1
             if self._rewards is not None:
-                self._rewards.add(key[0], reward)
+                self._rewards.add_rollout(key, reward)
 
     def _has_failed(self, rollout: Rollout) -> bool:
         """No verdict of this verifier: it failed later on, or while the rollout was collected."""

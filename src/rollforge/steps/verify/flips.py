@@ -16,9 +16,8 @@ from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.review.labels import LabelFile, is_right
 from rollforge.rollouts import Own, RolloutReader, TaskFields
-from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.choice import hash_of
-from rollforge.steps.verify.tally import RewardEstimate, estimate_of
+from rollforge.steps.verify.tally import RewardEstimate, RolloutRewards, estimate_of, rewards_of
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
@@ -130,7 +129,7 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
                 f"no verdict in this run is by {side.name!r}{did_you_mean(side.name, verifier_names)}",
                 hint=f"judged by: {', '.join(verifier_names)}; one mode or fingerprint of it: NAME@fast, NAME@1f0c",
             )
-    table, flips = _tabulate(first, second, keys)
+    table, flips = _tabulate(first, second, keys, rewards_of(files).first_stage)
     with TaskFields(files, tasks) as fields:
         table.examples = _examples(files, flips, first, second, fields)
     return table
@@ -175,14 +174,16 @@ def flip_of(a: float, b: float) -> Flip | None:
     return "0→1" if b > a else "1→0"
 
 
-def _tabulate(first: _Side, second: _Side, rollouts: int) -> tuple[FlipTable, dict[Key, Flip]]:
-    means = ClusterMean(), ClusterMean(), ClusterMean()
+def _tabulate(
+    first: _Side, second: _Side, rollouts: int, first_stage: int | None = None
+) -> tuple[FlipTable, dict[Key, Flip]]:
+    means = tuple(RolloutRewards(first_stage) for _ in range(3))
     flips: dict[Key, Flip] = {}
     both = first.reward_by_key.keys() & second.reward_by_key.keys()
     for key in both:
         a, b = first.reward_by_key[key], second.reward_by_key[key]
         for mean, value in zip(means, (a, b, b - a), strict=True):
-            mean.add(key[0], value)
+            mean.add_rollout(key, value)
         flip = flip_of(a, b)
         if flip is not None:
             flips[key] = flip

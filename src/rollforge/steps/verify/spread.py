@@ -19,9 +19,8 @@ from rollforge.executors.foreman import Assignment, Foreman, Progress
 from rollforge.records import JsonObject
 from rollforge.rollouts import has_plain_key
 from rollforge.runtime.typed_decoding import decode_msgpack
-from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.judge_cost import JudgeMeter, joined_spending, note_costs
-from rollforge.steps.verify.tally import VerifySummary, estimate_of
+from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
 from rollforge.steps.verify.verdicts import VerdictRow, read_verdicts
 from rollforge.steps.verify.verify_loop import VerifySnapshot
 from rollforge.steps.verify.verify_options import VerifyOptions
@@ -66,7 +65,7 @@ class SpreadVerification:
         self._on, self._count = on, workers
         self._reports: dict[str, VerifyReport] = {}
         self._lost: list[VerifySummary] = []
-        self._rewards = ClusterMean()
+        self._rewards = rewards_of(self.files)
         self._notes: list[str] = []
         self._started = time.monotonic()
         self._is_stopping = self._is_aborting = False
@@ -225,10 +224,10 @@ class SpreadVerification:
             for row, _ in read_verdicts(self.files.verdicts)
             if row.verifier == verifier.name and row.fingerprint == verifier.fingerprint
         }
-        self._rewards = ClusterMean()
-        for (task, _), row in sorted(newest.items()):
+        self._rewards = rewards_of(self.files)
+        for key, row in sorted(newest.items()):
             if row.error is None and row.reward is not None:
-                self._rewards.add(task, row.reward)
+                self._rewards.add_rollout(key, row.reward)
         return _counts_of(newest.values()) | {"rollouts": len(newest), "owed": 0}
 
     # -- the end ------------------------------------------------------------------------------------------------------

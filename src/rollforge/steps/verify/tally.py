@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from rollforge.adaptive.design import read_design
 from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.judge_cost import JudgeSpending
+from rollforge.steps.verify.verdicts import Key
+from rollforge.store import RunFiles, read_manifest
 
 
 class RewardEstimate(msgspec.Struct, frozen=True):
@@ -15,9 +18,31 @@ class RewardEstimate(msgspec.Struct, frozen=True):
     ci: tuple[float, float] | None
     n: int
     tasks: int
+    first_stage: int | None = None
+    """Of an adaptive run: the samples per task that it is over, because further ones depend on these. None: over all."""
 
 
-def estimate_of(rewards: ClusterMean) -> RewardEstimate:
+class RolloutRewards(ClusterMean):
+    """The rewards of a run's rollouts; of an adaptive run, those of its first stage."""
+
+    def __init__(self, first_stage: int | None = None) -> None:
+        super().__init__()
+        self.first_stage = first_stage
+
+    def add_rollout(self, key: Key, reward: float) -> None:
+        """Count a rollout, if its stage counts."""
+        if self.first_stage is None or key[1] < self.first_stage:
+            self.add(key[0], reward)
+
+
+def rewards_of(files: RunFiles) -> RolloutRewards:
+    """An empty mean for the rollouts of this run."""
+    manifest = read_manifest(files)
+    design = None if manifest is None else read_design(manifest.extra)
+    return RolloutRewards(None if design is None else design.first)
+
+
+def estimate_of(rewards: RolloutRewards) -> RewardEstimate:
     """The running mean as the record that summaries hold."""
     mean = rewards.estimate()
     has_interval = mean.low is not None and mean.high is not None
@@ -26,6 +51,7 @@ def estimate_of(rewards: ClusterMean) -> RewardEstimate:
         ci=(mean.low, mean.high) if has_interval else None,  # type: ignore[arg-type]
         n=rewards.count,
         tasks=mean.groups,
+        first_stage=rewards.first_stage,
     )
 
 
@@ -82,7 +108,10 @@ class VerifySummary(msgspec.Struct, kw_only=True):
             ("judged", f"{self.judged:,}"),
             ("could not judge", f"{self.unjudged:,}"),
             ("failed", f"{self.failed:,}"),
-            ("mean reward", decimal(self.reward.mean)),
+            (
+                "mean reward" if self.reward.first_stage is None else "mean reward of the first stage",
+                decimal(self.reward.mean),
+            ),
             ("95 % interval", interval(self.reward.ci)),
         ]
         failures = [[text, f"{count:,}"] for text, count in self.failures.items()]

@@ -17,11 +17,10 @@ import msgspec
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Verdict, has_field
 from rollforge.rollouts import Rollout, RolloutReader, TaskFields
-from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.judge_cost import JudgeMeter, note_costs
 from rollforge.steps.verify.rollout_source import RolloutSource
-from rollforge.steps.verify.tally import VerifySummary, estimate_of
+from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
 from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.store import DurableFile, RunFiles, RunLock
@@ -62,7 +61,7 @@ class Verification:
         self._lanes: list[asyncio.Task[None]] = []
         self._reader = RolloutReader(self.files.rollouts, self.files)
         self._source = RolloutSource(self.files, is_following=options.is_following)
-        self._rewards = ClusterMean()
+        self._rewards = rewards_of(self.files)
         self._judged = self._unjudged = self._failed = self._asked = self._begun = 0
         self._failures: Counter[str] = Counter()
         self._busy_looks, self._busy_sum = 0, 0.0
@@ -308,7 +307,7 @@ class Verification:
                 self._unjudged += 1
             else:
                 self._judged += 1
-                self._rewards.add(rollout.task, verdict.reward)
+                self._rewards.add_rollout(rollout.key, verdict.reward)
 
     def summary(self) -> VerifySummary:
         """How it went so far."""

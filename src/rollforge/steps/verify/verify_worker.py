@@ -22,9 +22,8 @@ from rollforge.executors.foreman import Assignment
 from rollforge.records import JsonObject
 from rollforge.rollouts import Rollout, TaskFields
 from rollforge.runtime.typed_decoding import decode_msgpack
-from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.choice import groups_of
-from rollforge.steps.verify.tally import VerifySummary
+from rollforge.steps.verify.tally import RolloutRewards, VerifySummary
 from rollforge.steps.verify.verdicts import FailureFile
 from rollforge.steps.verify.verify_loop import Verification
 from rollforge.steps.verify.verify_options import VerifyOptions
@@ -79,11 +78,11 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     busy: int = 0
 
 
-class _ReportedRewards(ClusterMean):
+class _ReportedRewards(RolloutRewards):
     """A running mean that also keeps its new values for the next report."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, first_stage: int | None) -> None:
+        super().__init__(first_stage)
         self.new_values: list[tuple[int, float]] = []
 
     def add(self, cluster: int, value: float) -> None:
@@ -96,7 +95,7 @@ class PartVerification(Verification):
 
     def __init__(self, options: VerifyOptions) -> None:
         super().__init__(options)
-        self.rewards = _ReportedRewards()
+        self.rewards = _ReportedRewards(self._rewards.first_stage)
         self._rewards = self.rewards
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._own = self.files.verdict_parts / name
