@@ -21,7 +21,7 @@ from rollforge.store import UNREADABLE
 if TYPE_CHECKING:  # the state is read without Arrow
     import pyarrow.parquet as pq
 
-VERSION = 10
+VERSION = 11
 """Raised when columns, hashes or files change: an index of another version is rebuilt."""
 
 MAX_LISTED = 10_000
