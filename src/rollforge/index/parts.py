@@ -29,8 +29,9 @@ from rollforge.store.atomic import sync_file
 SKIPPED = "verification_skipped"
 MASKED = "mask_sample"
 UNMEASURED = (SKIPPED, MASKED)
-MARK_VALUES = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}
 """Fields by which NeMo Gym says, with a 1, that the reward beside them is no measurement."""
+MARK_VALUES = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}
+"""Such marks where a tool wrote them as texts."""
 
 KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
 NOT_WHOLE = "{name}: expected a whole number, got {value:g}"
