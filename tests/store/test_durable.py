@@ -66,6 +66,17 @@ def test_zero_bytes_left_by_a_power_cut_are_cut(tmp_path: Path) -> None:
     assert path.read_bytes() == WHOLE
 
 
+def test_a_torn_line_is_kept_whole_and_a_hole_only_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollforge.store.tail._MOST_BLANKS", 10)
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"b": "' + b"x" * 500 + b"\0" * 300)
+    assert mend_tail(path) == 807
+    assert path.read_bytes() == b'{"a": 1}\n'
+    assert (tmp_path / "rollouts.damaged").read_bytes() == b'{"b": "' + b"x" * 500 + b"\0" * 10 + b"\n"
+
+
 async def test_appending_after_a_torn_tail_never_glues_to_it(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(WHOLE + b'{"torn": ')

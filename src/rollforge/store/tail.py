@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 _BLANK = b"\0 \t\r\n"
 _BLOCK = 1 << 16
-_MOST_KEPT = 64 << 20
-"""Bytes of one cut that are kept; a longer one is a hole of NUL bytes."""
+_MOST_BLANKS = 64 << 20
+"""Blank bytes at the end of one cut that are kept: a longer run is a hole of NUL bytes, which could fill the disk."""
 
 
 def damaged_file(path: Path) -> Path:
@@ -40,7 +40,7 @@ def mend_tail(path: Path) -> int:
         if keep == size and not lacks_newline:
             return 0
         if keep < size:
-            _keep_damaged(path, file, keep)
+            _keep_damaged(path, file, keep, min(size, _last_content(file, size) + _MOST_BLANKS))
             file.truncate(keep)
             logger.warning(
                 "%s: cut %s off the end, now in %s", path, damaged_bytes(size - keep), damaged_file(path)
@@ -104,12 +104,12 @@ def _is_object(data: bytes) -> bool:
         return False
 
 
-def _keep_damaged(path: Path, file: BinaryIO, start: int) -> None:
-    """Append the bytes from `start` on to the `.damaged` file, durably, before they are cut."""
+def _keep_damaged(path: Path, file: BinaryIO, start: int, end: int) -> None:
+    """Append the bytes from `start` to `end` to the `.damaged` file, durably, before they are cut."""
     target = damaged_file(path)
     with os.fdopen(open_for_writing(target, os.O_WRONLY | os.O_APPEND), "ab") as damaged:
         file.seek(start)
-        left = _MOST_KEPT
+        left = end - start
         while left > 0 and (block := file.read(min(_BLOCK, left))):
             damaged.write(block)
             left -= len(block)
