@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -83,6 +84,8 @@ def test_output_is_as_recorded(
     console.err.cache_clear()
     monkeypatch.setenv("COLUMNS", WIDTH)
     monkeypatch.setenv("TERM", "dumb")
+    gc.collect()  # what other tests left open is reported now, not into this output
+    capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(COMMANDS[name]))
     printed = capsys.readouterr()

@@ -16,6 +16,7 @@ from rollforge.cli import main
 from rollforge.cli.app import build_app
 from rollforge.cli.parse_errors import OTHER_TOOLS_FLAGS
 from rollforge.errors import IncompleteError
+from rollforge.simulate import SimulatedProcess, SimulateOptions
 from rollforge.view import ViewOptions, serve
 from tests.builders import make_rollout, write_rows
 from tests.module_graph import SOURCE
@@ -67,6 +68,8 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["collect", "-i", "tasks.jsonl", "--out=run", "-m", "simulated", "--verifier", "nosuch"], 2, ["nosuch"]),
         (["import", "inspect", "nosuch", "-o", "run"], 2, ["nosuch: no such file"]),
         (["prepare", "tasks.jsonl", "--recipe", "sft"], 2, ["Unknown option: --recipe.", "the recipe is the first word"]),
+        (["collect", "-i", "tasks.jsonl", "-o", "tasks.jsonl", "-m", "simulated", "--fresh"], 2,
+         ["-i and -o name the same file: tasks.jsonl", "-o runs/NAME"]),
         (["prepare", "tasks.jsonl", "sft", "--to", "trl"], 2, ["the recipe first", "prepare sft tasks.jsonl --to trl"]),
         (["experiences", "tasks.jsonl", "--operators", "x"], 2, ["Unknown option: --operators.", "--pipeline FILE"]),
         (["metrics", "tasks.jsonl", "--treshold", "1"], 2, ["Unknown option: --treshold. Did you mean --threshold?"]),
@@ -163,6 +166,20 @@ def test_a_price_that_is_not_known_is_said_even_without_progress(tmp_path: Path)
         [sys.executable, "-m", "rollforge", *words], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert "the price of nosuchmodel is not known" in done.stderr and "--price IN/OUT" in done.stderr
+
+
+def test_the_cause_of_failed_attempts_is_named(tmp_path: Path) -> None:
+    with SimulatedProcess(SimulateOptions(faults=("echo-headers=1.0,status=400",))) as server:
+        words = [sys.executable, "-m", "rollforge", *COLLECT, "--base-url", server.base_url, "--api", "chat"]
+        done = subprocess.run(
+            [*words, "--progress", "none"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 3
+    causes = re.findall(r"  cause     HTTP 400: refused a request .*… \(1 of 1 attempt\)", done.stderr)
+    assert len(causes) == 1
+    status = [sys.executable, "-m", "rollforge", "status", "run"]
+    shown = subprocess.run(status, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert causes[0] in shown
 
 
 def test_flags_of_other_tools_are_none_of_ours_and_the_ones_proposed_are() -> None:

@@ -21,7 +21,7 @@ from rollforge.store.outputs import holds_rollouts
 from rollforge.store.shard_plan import array_text, read_plan
 from rollforge.store.shard_storage import DiskStorage
 from rollforge.store.shards import ShardState, shard_states
-from rollforge.store.verifier_failures import verifier_failures
+from rollforge.store.verifier_failures import attempt_failures, verifier_failures
 from rollforge.tasks import TaskFile
 
 FRESH_S = 15.0
@@ -94,6 +94,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Batches that are under way at the provider, oldest first."""
     verifier_failures: dict[str, int] = {}
     """The most frequent failures of the verifier: text and place, as it raised them."""
+    causes: dict[str, int] = {}
+    """The most frequent messages of attempts that brought no rollout."""
 
     def _repr_html_(self) -> str:
         from rollforge.text_safety.markup import result, table
@@ -148,6 +150,7 @@ def read_status(run: str | Path) -> Status:
         goal=read_progress(manifest.extra),
         batches=open_batches(files),
         verifier_failures=dict(verifier_failures(files)),
+        causes=dict(attempt_failures(files)),
     )
 
 

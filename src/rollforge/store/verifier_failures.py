@@ -1,4 +1,4 @@
-"""Why a run's verifier failed: the most frequent messages in the failures file."""
+"""Why a run's verifier failed, and why attempts did: the most frequent messages in the failures file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from rollforge.store.rollout_parts import parts_of
 MOST_LINES = 100_000
 """Failures read; the reasons show in the first ones."""
 LONGEST = 500
+SHOWN = 200
+"""Characters of a message of failed attempts that are shown: servers echo whole requests."""
 OTHER_REASONS = "other reasons"
 """Stands for every failure beyond the most frequent ones."""
 
@@ -26,6 +28,15 @@ class _FailureLine(msgspec.Struct):
 
 def verifier_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
     """The most frequent failures of the verifier with their counts, and the rest: text and place, as it raised them."""
+    return most_frequent(_messages(files, of_verifier=True), most)
+
+
+def attempt_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
+    """The most frequent messages of attempts that brought no rollout, with their counts, and the rest."""
+    return most_frequent(_messages(files, of_verifier=False), most)
+
+
+def _messages(files: RunFiles, *, of_verifier: bool) -> Counter[str]:
     decode = json_decoder(_FailureLine, strict=False).decode
     counts: Counter[str] = Counter()
     lines = (
@@ -38,9 +49,9 @@ def verifier_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
             failure = decode(line)
         except UNREADABLE:
             continue
-        if failure.kind == "verifier" and failure.message:
+        if (failure.kind == "verifier") is of_verifier and failure.message:
             counts[" ".join(failure.message.split())[:LONGEST]] += 1
-    return most_frequent(counts, most)
+    return counts
 
 
 def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
@@ -60,3 +71,11 @@ def failures_text(failures: list[tuple[str, int]]) -> str:
     text, count = failures[0]
     part = f", {count:,} of them with" if count < total else ""
     return f"the verifier failed {total:,} {'time' if total == 1 else 'times'}{part}: {text}"
+
+
+def cause_text(failures: list[tuple[str, int]]) -> str:
+    """The most frequent message of failed attempts, with its share: `HTTP 400: … (20 of 24 attempts)`."""
+    total = sum(count for _, count in failures)
+    text, count = failures[0]
+    text = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return f"{text} ({count:,} of {total:,} {'attempt' if total == 1 else 'attempts'})"

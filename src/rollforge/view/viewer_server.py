@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib import resources
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -373,10 +374,14 @@ def make_app(books: Sequence[Book], guard: Guard, datasets: Sequence[DatasetBook
 async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
     """Serve until cancelled; `ready` gets the address with its token once the port is open."""
     options.check()
-    books = [Book(path, verifier=options.verifier) for path in options.runs if not is_dataset(path)]
-    for book in books:
-        book.index.refuse_tasks()
-    datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
+    books: list[Book] = []
+    with ExitStack() as opened:  # closes the runs when one of them is refused; afterwards the server does
+        for path in (path for path in options.runs if not is_dataset(path)):
+            books.append(Book(path, verifier=options.verifier))
+            opened.callback(books[-1].close)
+            books[-1].index.refuse_tasks()
+        datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
+        opened.pop_all()
     token = options.token or secrets.token_urlsafe(24)
     guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
     runner = web.AppRunner(make_app(books, guard, datasets), access_log=None, logger=quiet_logger())

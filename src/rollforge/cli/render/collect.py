@@ -218,6 +218,16 @@ def _final_metrics(result: CollectResult) -> RunMetrics | None:
     return metrics
 
 
+def _print_cause(result: CollectResult) -> None:
+    """Name the most frequent reason of failed attempts: classes alone do not say what to mend."""
+    from rollforge.store import RunFiles
+    from rollforge.store.verifier_failures import attempt_failures, cause_text
+
+    causes = attempt_failures(RunFiles(result.run))
+    if causes:
+        say(f"  cause     {cause_text(causes)}")
+
+
 def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if metrics is not None:
         from rollforge.cli.render.metrics import print_run_metrics
@@ -238,6 +248,7 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if result.failed:
         by_class = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.failed.items()))
         say(f"  failed    {by_class}")
+        _print_cause(result)
     if result.unjudged:
         say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {_judge_later(result.run)})")
     if result.verifier_failures:

@@ -10,7 +10,7 @@ from rollforge.cli.render.console import say
 from rollforge.cli.render.progress import duration, goal_parts, number
 from rollforge.cli.render.table import put
 from rollforge.store.costs import cost_text
-from rollforge.store.verifier_failures import failures_text
+from rollforge.store.verifier_failures import cause_text, failures_text
 
 if TYPE_CHECKING:
     from rollforge.steps.status import OpenBatch, ShardCounts, Status
@@ -50,6 +50,8 @@ def _lines(status: Status) -> list[str]:
         lines.append(
             "  failed    " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(status.failed.items()))
         )
+    if status.failed and status.causes:
+        lines.append(f"  cause     {cause_text(list(status.causes.items()))}")
     if status.shards is not None:
         lines += _shard_lines(status.shards)
     lines += _batch_lines(status.batches)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from rollforge.steps.collect.batch.batch_options import BatchOptions
 from rollforge.steps.collect.cost_options import CostOptions
 from rollforge.steps.collect.goal.goal_options import GoalOptions, parse_goal
 from rollforge.steps.collect.program_options import ProgramOptions
+from rollforge.store import RunFiles
 from rollforge.text_safety.redaction import is_secret_name
 from rollforge.unread_options import refuse_unread
 
@@ -253,6 +255,7 @@ class CollectOptions(
         if self.probe is not None:
             parse_share(self.probe, "--probe")
         self._check_goal()
+        self._check_paths()
         for url in self.base_urls:
             _check_url("--base-url", url, "http://host:port/v1")
         self._check_key()
@@ -266,6 +269,15 @@ class CollectOptions(
         groups = (GoalOptions(), BatchOptions(), ProgramOptions())
         flags = {_flag(name) for group in groups for name in vars(group)} | {"--agent-map", "--fan-out"}
         return [flag for flag, value in self._by_flag().items() if flag in flags and value != usual[flag]]
+
+    def _check_paths(self) -> None:
+        """Refuse to collect into the file of tasks: `--fresh` would move it away."""
+        rollouts = RunFiles(self.out).rollouts
+        if rollouts.is_file() and Path(self.input).is_file() and rollouts.samefile(self.input):
+            raise UsageError(
+                f"-i and -o name the same file: {self.input}",
+                hint="give the run a folder of its own: -o runs/NAME",
+            )
 
     def _check_goal(self) -> None:
         """Refuse a goal that nothing could count."""
