@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import sys
 from functools import cache
-from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -34,12 +36,28 @@ def source_digest(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def _loaded(name: str) -> ModuleType | None:
+    """Import a compiled module without its package, which may load numpy and Arrow: `--version` needs neither."""
+    stem = PACKAGE.joinpath(*name.split(".")[1:])
+    for suffix in EXTENSION_SUFFIXES:
+        spec = spec_from_file_location(name, stem.with_name(stem.name + suffix))
+        try:
+            if spec is None or spec.loader is None:
+                continue
+            module = sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError:
+            sys.modules.pop(name, None)
+            continue
+        return module
+    return None
+
+
 @cache
 def load_native(name: str) -> ModuleType | None:
     """A compiled module such as `rollforge.index._rows`; None when it is missing or older than its source."""
-    try:
-        module = import_module(name)
-    except ImportError:
+    module = _loaded(name)
+    if module is None:
         return None
     source = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".c")
     try:
