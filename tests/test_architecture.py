@@ -142,7 +142,7 @@ SIDE_DOORS: dict[str, dict[str, str]] = {
         "shard_plan": "which tasks each shard has, which status and merge read too",
         "shards": "leases of a run of shards",
         "shipping": "labels go to a bucket without opening its run",
-        "verifier_failures": "a file of its own that only some commands read",
+        "failure_reasons": "a file of its own that only some commands read",
     },
     "tasks": {"containers": "rows of any container, also of files that hold no tasks"},
     "verifiers.probes": {"report": "records that the table prints, without the prober"},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.sandbox.programs import find_program_bubblewrap
+from rollforge.sandbox.programs import HOME, WORK, find_program_bubblewrap
 from tests.programs.running import collected
 
 needs_bubblewrap = pytest.mark.skipif(
@@ -210,7 +210,7 @@ print(json.dumps({"written": written, "room": room}))
         sandbox="require",
     )
     seen = json.loads(ran.rows[0]["_rf"]["program"]["stdout"])
-    assert seen["written"] == ["/tmp/x", "/dev/shm/x", "/work/x", "/home/agent/x"]
+    assert seen["written"] == ["/tmp/x", "/dev/shm/x", f"{WORK}/x", f"{HOME}/x"]
     assert seen["room"] == {"/tmp": 1 << 30, "/dev/shm": 1 << 30}
 
 

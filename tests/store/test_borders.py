@@ -15,6 +15,7 @@ from rollforge.store import RunFiles, bucket, bucket_storage
 from rollforge.store.batches import BatchEvent, SentBatch
 from rollforge.store.bucket import WorkingCopy
 from rollforge.store.costs import _joined
+from rollforge.store.failure_reasons import failures_text, verifier_failures
 from rollforge.store.find import _what_is_there, runs_in
 from rollforge.store.ledger import Ledger
 from rollforge.store.manifest import is_alive
@@ -22,7 +23,6 @@ from rollforge.store.object_lines import pack
 from rollforge.store.objects import _Passing
 from rollforge.store.rollout_parts import _verdicts
 from rollforge.store.shard_plan import default_count
-from rollforge.store.verifier_failures import failures_text, verifier_failures
 
 
 def test_a_shard_holds_2000_rollouts_of_a_large_run() -> None:

@@ -15,13 +15,13 @@ from rollforge.errors import UsageError
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
 from rollforge.store.batches import read_batches
 from rollforge.store.costs import CostFacts, counted_bytes, recounted
+from rollforge.store.failure_reasons import attempt_failures, verifier_failures
 from rollforge.store.find import near_run
 from rollforge.store.manifest import RunningReward, State
 from rollforge.store.outputs import holds_rollouts
 from rollforge.store.shard_plan import array_text, read_plan
 from rollforge.store.shard_storage import DiskStorage
 from rollforge.store.shards import ShardState, shard_states
-from rollforge.store.verifier_failures import attempt_failures, verifier_failures
 from rollforge.tasks import TaskFile
 
 FRESH_S = 15.0

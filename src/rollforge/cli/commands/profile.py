@@ -83,7 +83,7 @@ def profile(
             print_json(msgspec.to_builtins(made.summary) | {"agents": agent_entries(made.agents)})
         else:
             from rollforge.cli.render.profile import print_profile
-            from rollforge.store.verifier_failures import failures_text, verifier_failures
+            from rollforge.store.failure_reasons import failures_text, verifier_failures
 
             print_profile(made, [str(files.rollouts) for files in index.runs], reading.where)
             for files in index.runs:

@@ -221,7 +221,7 @@ def _final_metrics(result: CollectResult) -> RunMetrics | None:
 def _print_cause(result: CollectResult) -> None:
     """Name the most frequent reason of failed attempts: classes alone do not say what to mend."""
     from rollforge.store import RunFiles
-    from rollforge.store.verifier_failures import attempt_failures, cause_text
+    from rollforge.store.failure_reasons import attempt_failures, cause_text
 
     causes = attempt_failures(RunFiles(result.run))
     if causes:
@@ -252,7 +252,7 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if result.unjudged:
         say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {_judge_later(result.run)})")
     if result.verifier_failures:
-        from rollforge.store.verifier_failures import failures_text
+        from rollforge.store.failure_reasons import failures_text
 
         say(f"  verifier  {failures_text(list(result.verifier_failures.items()))}")
     for note in result.agent_notes:

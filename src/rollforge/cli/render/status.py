@@ -10,7 +10,7 @@ from rollforge.cli.render.console import say
 from rollforge.cli.render.progress import duration, goal_parts, number
 from rollforge.cli.render.table import put
 from rollforge.store.costs import cost_text
-from rollforge.store.verifier_failures import cause_text, failures_text
+from rollforge.store.failure_reasons import cause_text, failures_text
 
 if TYPE_CHECKING:
     from rollforge.steps.status import OpenBatch, ShardCounts, Status

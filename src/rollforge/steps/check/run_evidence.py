@@ -23,7 +23,7 @@ from rollforge.statistics.stats import Floats
 from rollforge.steps.check.other_verdicts import other_rewards
 from rollforge.steps.check.readiness import CheckOptions, Report, check_evidence
 from rollforge.store import Manifest, RunFiles, is_alive, read_manifest
-from rollforge.store.verifier_failures import failures_text, verifier_failures
+from rollforge.store.failure_reasons import failures_text, verifier_failures
 
 
 def check_run(

@@ -16,8 +16,8 @@ from rollforge.errors import Failure
 from rollforge.records import Response, Verdict
 from rollforge.statistics.intervals import ClusterMean
 from rollforge.store.costs import CostFacts
+from rollforge.store.failure_reasons import OTHER_REASONS
 from rollforge.store.manifest import RunningReward
-from rollforge.store.verifier_failures import OTHER_REASONS
 from rollforge.verifiers.running.ready_verifier import JudgeCounters
 
 FAILURES_KEPT = 5

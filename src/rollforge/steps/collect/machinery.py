@@ -30,7 +30,7 @@ from rollforge.steps.collect.schedule import Schedule
 from rollforge.steps.collect.server_load import follow_server
 from rollforge.store import DurableFile, run_id
 from rollforge.store.costs import read_costs
-from rollforge.store.verifier_failures import failures_text, most_frequent
+from rollforge.store.failure_reasons import failures_text, most_frequent
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import SprinkledProbes
 from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge, parse_workers

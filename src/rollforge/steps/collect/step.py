@@ -51,8 +51,8 @@ from rollforge.steps.collect.resume import SUSPECT, VERIFIER_SOURCE
 from rollforge.steps.collect.server_load import deciding_signal
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.costs import counted_bytes, recounted
+from rollforge.store.failure_reasons import most_frequent
 from rollforge.store.manifest import State
-from rollforge.store.verifier_failures import most_frequent
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import ProbeReport

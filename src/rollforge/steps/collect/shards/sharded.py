@@ -47,12 +47,12 @@ from rollforge.steps.collect.shards.shard_worker import (
 from rollforge.steps.collect.step import MANIFEST_EVERY_S, SUSPECT_VERIFIER
 from rollforge.steps.collect.stop_reason import Reason
 from rollforge.store.costs import read_costs
+from rollforge.store.failure_reasons import most_frequent
 from rollforge.store.files import RunFiles
 from rollforge.store.manifest import ConcurrencyFacts, State
 from rollforge.store.shard_plan import ShardChoice
 from rollforge.store.shards import STALE_S, read_beat, read_epochs, refuse_other_plans, shard_name
 from rollforge.store.shipping import address_of, copy_of
-from rollforge.store.verifier_failures import most_frequent
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.running.sources import sent_files
 
