@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -491,6 +492,34 @@ def test_a_typo_is_answered_with_the_nearest_keyword(command: str) -> None:
     name = next(iter(sorted(keyword_names(command), key=len, reverse=True)))
     with pytest.raises(UsageError, match=f"did you mean .*{name}"):
         resolve(command, {name[:-1] + "x": 1})
+
+
+API_FUNCTIONS: dict[str, list[Callable[..., Any]]] = {
+    "collect": [rf.collect],
+    "verify": [rf.verify],
+    "evaluate": [rf.evaluate, rf.bench],
+    "probe": [rf.Run.probe],
+    "metrics": [rf.Run.metrics],
+    "profile": [rf.Run.profile, rf.Run.write_profile],
+    "check": [rf.Run.check],
+    "prepare": [rf.Run.prepare],
+    "show": [rf.Run.show],
+    "experiences": [rf.Run.experiences],
+}
+
+
+@pytest.mark.parametrize("command", sorted(KEYWORDS))
+def test_a_misspelt_parameter_is_answered_with_its_name(command: str) -> None:
+    parameters = {
+        name
+        for function in API_FUNCTIONS[command]
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    assert parameters == set(KEYWORDS[command].parameters)
+    for name in parameters:
+        with pytest.raises(UsageError, match=f"did you mean .*'{name}'"):
+            resolve(command, {f"{name}x": 1})
 
 
 def test_keywords_of_the_command_line_and_its_short_forms_work(tmp_path: Path) -> None:

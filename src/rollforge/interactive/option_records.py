@@ -47,6 +47,8 @@ class Keywords(NamedTuple):
     """Fields that are no keywords: parameters of the function, or known by another name only."""
     extra: Mapping[str, Any] = {}
     """Keywords that are no fields → their type."""
+    parameters: tuple[str, ...] = ()
+    """Parameters that the function itself names; a misspelt one arrives among the keywords."""
 
 
 _ASKED = ("input", "out", "model", "base_urls", "verifier", "samples", "limit", "step", "fresh")
@@ -65,6 +67,7 @@ KEYWORDS = {
             **SAMPLING,
             **SETS_OF_VERIFIER,
         },
+        ("tasks", "out", "model", "base_url", "verifier", "samples", "limit", "progress", "strict"),
     ),
     "verify": Keywords(
         (VerifyOptions,),
@@ -82,6 +85,7 @@ KEYWORDS = {
         },
         ("run", "verifier", "is_failed_only", "is_following", "is_fresh", "workers"),
         {"on": str | None, "workers": int | None, **SETS_OF_VERIFIER},
+        ("run", "verifier", "progress", "strict"),
     ),
     "probe": Keywords(
         (ProbeOptions,),
@@ -95,16 +99,26 @@ KEYWORDS = {
             "n": "limit",
         },
         ("run", "verifier", "workers"),
+        parameters=("verifier",),
     ),
-    "metrics": Keywords((MetricsOptions,)),
-    "profile": Keywords((ProfileOptions,)),
-    "check": Keywords((CheckOptions,), {"set": "settings", "check": "more_checks"}, ("recipe",)),
+    "metrics": Keywords((MetricsOptions,), parameters=("verifier",)),
+    "profile": Keywords(
+        (ProfileOptions,), parameters=("out", "verifier", "rollout_infos", "parquet", "gym_files")
+    ),
+    "check": Keywords(
+        (CheckOptions,), {"set": "settings", "check": "more_checks"}, ("recipe",), parameters=("recipe",)
+    ),
     "prepare": Keywords(
         (Settings,),
         extra={"force": bool, "ignore": tuple[str, ...], "dry_run": bool, "push": str | None, "public": bool},
+        parameters=("recipe", "to", "out"),
     ),
     "show": Keywords(
-        (ShowOptions,), {"task": "tasks"}, (), {"best": bool, "worst": bool, "suspicious": bool}
+        (ShowOptions,),
+        {"task": "tasks"},
+        (),
+        {"best": bool, "worst": bool, "suspicious": bool},
+        ("verifier",),
     ),
     "experiences": Keywords((ExperienceOptions,), {"sink": "sinks", "metric_names": "profile"}, ("run",)),
     "evaluate": Keywords(
@@ -112,6 +126,10 @@ KEYWORDS = {
         {"k": "samples", "num_repeats": "samples", "n": "limit"},
         ("verifier",),
         {**SAMPLING},
+        (
+            *("tasks", "model", "models", "out", "base_url", "verifier", "step", "metric", "require"),
+            *("fresh", "progress", "strict"),
+        ),
     ),
 }
 """Function of the API → its keywords. `bench` has those of `evaluate`."""
@@ -172,7 +190,7 @@ def keyword_names(command: str) -> dict[str, Any]:
 
 def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
     """The keywords as fields of the command's records; raises for a typo, and for one thing said twice."""
-    refuse_unknown(keywords, list(keyword_names(command)), command)
+    refuse_unknown(keywords, sorted({*keyword_names(command), *KEYWORDS[command].parameters}), command)
     fields, aliases = keyword_fields(command), keyword_aliases(command)
     resolved: JsonObject = {}
     said_as: dict[str, str] = {}
