@@ -190,6 +190,11 @@ def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:
     return CustomFunction(lambda experiences: made_by(experiences, **options), target)
 
 
+PIPELINE_FORM = (
+    'each operator is a table: [[operator]], and below it use = "dedupe"; names: rollforge list operators'
+)
+
+
 def read_pipeline(path: str | Path) -> Pipeline:
     """The pipeline in a TOML file of `[[operator]]` tables."""
     try:
@@ -197,12 +202,10 @@ def read_pipeline(path: str | Path) -> Pipeline:
             config = tomllib.load(file)
     except FileNotFoundError as error:
         raise UsageError(
-            f"{path}: no such file", hint="see docs/commands/experiences.md for an example"
+            f"{path}: no such file", hint=f"give the TOML file of the pipeline; {PIPELINE_FORM}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: no TOML: {error}", hint="see docs/commands/experiences.md for an example"
-        ) from error
+        raise DataError(f"{path}: no TOML: {error}", hint=f"give a TOML file; {PIPELINE_FORM}") from error
     except OSError as error:
         raise UsageError(
             f"{path}: {error.strerror}", hint="give the TOML file with the [[operator]] tables"

@@ -42,7 +42,7 @@ class Choice:
     task: list[int] | None = None
     """Only rollouts of this task (give it again for more tasks)."""
     rollout: int | None = None
-    """Only this rollout of each task."""
+    """Only the rollout with this number within its task, from 0."""
     reward: float | None = None
     """Only rollouts with this reward."""
     where: str | None = None
@@ -50,7 +50,7 @@ class Choice:
     sort: str | None = None
     """Order by this column or expression, like "answer_chars desc"."""
     sample: int | None = None
-    """This many rollouts at random."""
+    """Draw this many rollouts at random."""
     seed: int = 0
     """Another seed draws another sample."""
     best: Flag = False
@@ -181,8 +181,25 @@ def show(
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
                 return print_line(seen, raw=raw, json=json)
-        print_rollouts(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+        shown = show_rollouts(index, choice.options())
+        from rollforge.cli.render.console import say
+
+        if choice.task and choice.sample is not None and 0 < len(shown) < choice.sample:
+            say(
+                f"note: no more than {len(shown)} fit, and all are shown; --rollout {choice.sample} shows the one with that number"
+            )
+        print_rollouts(shown, raw=raw, full=full, json=json, hint=_missing_tasks(index, choice))
         return strict_exit(index, is_strict=strict)
+
+
+def _missing_tasks(index: Index, choice: Choice) -> str:
+    """The next step when no rollout fits and the run has none of the tasks asked for."""
+    [span] = index.select("SELECT min(task) AS first, max(task) AS last FROM rollouts").to_pylist()
+    if not choice.task or span["first"] is None:
+        return ""
+    if any(span["first"] <= task <= span["last"] for task in choice.task):
+        return ""
+    return f"the tasks of the run have the numbers {span['first']} to {span['last']}"
 
 
 def _show_calls(runs: list[str], choice: Choice, *, full: bool, json: bool) -> Exit:
