@@ -144,5 +144,7 @@ def _module_from_file(file: str) -> ModuleType:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         near = did_you_mean(Path(file).name, [one.name for one in path.parent.glob("*.py")])
-        raise UsageError(f"{file}: no such file{near}", hint="it is looked for from the folder you are in")
+        raise UsageError(
+            f"{file}: no such file{near}", hint=f"give its path from {Path.cwd()}, or the whole path"
+        )
     return import_file(file)

@@ -84,6 +84,9 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["bench", "-i", "tasks.jsonl", "-m", "real", "-o", "new"], 2, ["no server to ask", "--base-url"]),
         (["bench", "-i", "tasks.jsonl", "-m", "a=simulated", "-m", "b=real", "-o", "new"], 2, ["no server to ask"]),
         (["help", "collect"], 2, ['Unknown command "help"', "rollforge collect --help"]),
+        (["verify", "tasks.jsonl", "--diff", "exact"], 2, ["--diff needs 2 values, and got 1", "rollforge verify --help"]),
+        (["collect", "-i", "tasks.jsonl", "-m", "simulated", "-o"], 2, ["-o needs a value", "-o runs/first"]),
+        ([*COLLECT, "--prompt-template", "tasks.txt"], 2, ["tasks.txt: a plain text, and no template", "`user:`"]),
         (["-v"], 2, ["rollforge --version"]),
         (["query", "tasks.jsonl"], 2, ["query needs RUN and SQL, and got 'tasks.jsonl' alone"]),
         (["collect", "--help-al"], 2, ["Unknown option: --help-al. Did you mean --help-all?"]),
@@ -144,8 +147,31 @@ def test_show_says_which_tasks_there_are_and_that_a_sample_is_no_number(
     write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(3, k, 1.0) for k in range(4)])
     code, printed = run(["show", "run", "--task", "9"], capsys)
     assert code == 2 and "the tasks of the run have the numbers 3 to 3" in printed
+    code, printed = run(["show", "run", "--rollout", "77"], capsys)
+    assert code == 2 and "the rollouts of the run have the numbers 0 to 3" in printed
     code, printed = run(["show", "run", "--task", "3", "--sample", "99"], capsys)
     assert code == 0 and "no more than 4 fit" in printed and "--rollout 99" in printed
+
+
+def test_a_verifier_that_cannot_start_says_so_and_leaves_no_file_of_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    code, printed = run(["verify", "run", "--verifier", "judge"], capsys)
+    assert code == 2 and "judge" in printed and "No such file" not in printed
+    assert not (tmp_path / "run" / "rollouts_verdicts.jsonl").exists()
+
+
+def test_status_of_a_file_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact"]
+    assert run([*words, "--progress", "none"], capsys)[0] == 0
+    code, printed = run(["status", "run/rollouts.jsonl.gz"], capsys)
+    assert code == 2 and "run/rollouts.jsonl.gz: no such file" in printed
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "run"])
+    assert not ended.value.code
 
 
 def test_the_tasks_of_a_run_are_proposed_for_its_folder(

@@ -64,6 +64,13 @@ def usage_error(
         misspelt = _misspelt(error.root_input_tokens or (), [*flags, *HELP_FLAGS])
         if misspelt is not None:
             return UsageError(misspelt, hint=f"see all options: rollforge {verb} --help")
+        if error.keyword and error.argument is not None:
+            count = error.argument.token_count()[0]
+            got = f", and got {len(error.tokens_so_far)}" if error.tokens_so_far else ""
+            return UsageError(
+                f"{error.keyword} needs {f'{count} values' if count > 1 else 'a value'}{got}",
+                hint=f"see what it takes: rollforge {verb} --help; for example: {example}",
+            )
         needed = _needed(error, command)
         if needed:
             positional = [word for word in (error.root_input_tokens or ())[1:2] if not word.startswith("-")]

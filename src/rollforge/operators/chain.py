@@ -22,7 +22,7 @@ from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
 from rollforge.operators import OPERATORS
 from rollforge.operators.base import Operator, Outcome, spread
-from rollforge.registry import load_target
+from rollforge.registry import load_target, refuse_unknown
 from rollforge.runtime.typed_decoding import convert
 
 OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
@@ -166,8 +166,10 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
         )
     if ":" in use:
         return name, custom_operator(use, entry)
+    kind = OPERATORS.load(use)
+    refuse_unknown(entry, kind.__struct_fields__, f"operator {position} ({use})")
     try:
-        return name, convert(entry, OPERATORS.load(use))
+        return name, convert(entry, kind)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"operator {position} ({use}): {error}", hint="see its options: docs/operators.md"
@@ -191,7 +193,8 @@ def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:
 
 
 PIPELINE_FORM = (
-    'each operator is a table: [[operator]], and below it use = "dedupe"; names: rollforge list operators'
+    'each operator is a table: [[operator]], and below it use = "dedupe"; '
+    "names: rollforge list operators (an example: docs/commands/experiences.md)"
 )
 
 

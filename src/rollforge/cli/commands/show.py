@@ -188,18 +188,19 @@ def show(
             say(
                 f"note: no more than {len(shown)} fit, and all are shown; --rollout {choice.sample} shows the one with that number"
             )
-        print_rollouts(shown, raw=raw, full=full, json=json, hint=_missing_tasks(index, choice))
+        print_rollouts(shown, raw=raw, full=full, json=json, hint="" if shown else _missing(index, choice))
         return strict_exit(index, is_strict=strict)
 
 
-def _missing_tasks(index: Index, choice: Choice) -> str:
-    """The next step when no rollout fits and the run has none of the tasks asked for."""
-    [span] = index.select("SELECT min(task) AS first, max(task) AS last FROM rollouts").to_pylist()
-    if not choice.task or span["first"] is None:
-        return ""
-    if any(span["first"] <= task <= span["last"] for task in choice.task):
-        return ""
-    return f"the tasks of the run have the numbers {span['first']} to {span['last']}"
+def _missing(index: Index, choice: Choice) -> str:
+    """The next step when the run has no such task, or no rollout with such a number."""
+    for name, numbers in (("task", choice.task or []), ("rollout", [choice.rollout])):
+        numbers_typed = [number for number in numbers if number is not None]
+        [span] = index.select(f"SELECT min({name}) AS first, max({name}) AS last FROM rollouts").to_pylist()
+        first, last = span["first"], span["last"]
+        if numbers_typed and first is not None and not any(first <= one <= last for one in numbers_typed):
+            return f"the {name}s of the run have the numbers {first} to {last}"
+    return ""
 
 
 def _show_calls(runs: list[str], choice: Choice, *, full: bool, json: bool) -> Exit:

@@ -164,7 +164,7 @@ class Verification:
                 await verdicts.close()
                 tasks.close()
                 self._note_costs()
-                if is_new and not self.files.verdicts.stat().st_size:
+                if is_new and self.files.verdicts.exists() and not self.files.verdicts.stat().st_size:
                     self.files.verdicts.unlink()
         summary = self.summary()
         summary.notes += whose_count(
