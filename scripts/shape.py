@@ -25,6 +25,9 @@ BANNED = ("This module", "data set", " is told", "is had")
 VAGUE = ("told", "found", "place", "places")
 """Names that say how a value came or that it is somewhere, and not what it is."""
 
+TO_TOOLS = re.compile(r"noqa(: ?[A-Z]+\d+(, ?[A-Z]+\d+)*)?|type: ?ignore(\[[\w-]+\])?")
+"""What a comment says to a linter or a type checker: no reason for anything."""
+
 IDIOM_LINES = 3
 """A vague name that lives no longer than this, in one function, hides nothing."""
 
@@ -43,7 +46,7 @@ class Shape:
     """Mentions of JsonFields, dict[str, object] and mappings of both by module."""
     broad_excepts: int = 0
     unexplained: list[str] = field(default_factory=list)
-    """Broad excepts without a comment beside them."""
+    """Broad excepts, and `suppress` of everything, without words beside them."""
     openings: int = 0
     """Modules whose docstring opens with "This module"."""
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -71,7 +74,7 @@ def measure(package: Path) -> Shape:
         lines = text.split("\n")
         for node in ast.walk(parsed):
             _count(shape, node, name)
-            if _is_broad(node) and "#" not in "".join(lines[node.lineno - 2 : node.lineno + 1]):
+            if is_broad(node) and not says_why(lines[node.lineno - 2 : node.lineno + 1]):
                 shape.unexplained.append(f"{name}:{node.lineno}")
     return shape
 
@@ -94,13 +97,26 @@ def _count(shape: Shape, node: ast.AST, module: str) -> None:
                 shape.vague[name].append(f"{module}:{node.lineno} {node.name}")
     elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
         shape.classes[node.name].append(module)
-    shape.broad_excepts += _is_broad(node)
+    shape.broad_excepts += is_broad(node)
 
 
-def _is_broad(node: ast.AST) -> TypeGuard[ast.ExceptHandler]:
-    if not isinstance(node, ast.ExceptHandler):
-        return False
-    return node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type)) is not None
+def is_broad(node: ast.AST) -> TypeGuard[ast.ExceptHandler | ast.Call]:
+    """Whether it catches every exception: a broad `except`, or `contextlib.suppress(Exception)`."""
+    if isinstance(node, ast.ExceptHandler):
+        return node.type is None or _names_all(node.type)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "suppress":
+        return any(_names_all(word) for word in node.args)
+    return False
+
+
+def _names_all(expression: ast.expr) -> bool:
+    return re.search(r"\b(Base)?Exception\b", ast.unparse(expression)) is not None
+
+
+def says_why(lines: list[str]) -> bool:
+    """Whether a comment in these lines has words, beside what it says to tools."""
+    comments = [line.partition("#")[2] for line in lines]
+    return any(re.search(r"[a-z]+\W+[a-z]+", TO_TOOLS.sub("", comment)) for comment in comments)
 
 
 def _is_vague(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:

@@ -18,6 +18,11 @@ from typing import Any
 from rollforge.errors import UsageError
 from rollforge.runtime.named_file import import_file
 
+LEAST_LIKENESS = 0.75
+"""Names that are less alike are not proposed: a wrong proposal is worse than none."""
+SHORTEST_PREFIX = 3
+"""Letters from which on the beginning of a name is recognized."""
+
 
 class Registry:
     """The members of one family."""
@@ -64,10 +69,23 @@ def _plugins(family: str) -> dict[str, str]:
 
 def did_you_mean(name: str, names: Mapping[str, object] | list[str], *, prefix: str = "") -> str:
     """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near; `prefix` is put before each name."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    near = near_names(name, names)
     return f"; did you mean {' or '.join(repr(prefix + one) for one in near)}?" if near else ""
+
+
+def near_names(name: str, names: Iterable[str], most: int = 3) -> list[str]:
+    """Names that are spelled like this one, have its letters in another order, or begin with it; often none."""
+    from difflib import SequenceMatcher
+
+    likeness = {one: SequenceMatcher(None, one, name).ratio() for one in names}
+    best = max(likeness.values(), default=0.0)
+    least = max(LEAST_LIKENESS, best - 0.1)  # none that is much less alike than another one
+    near = [one for one in sorted(likeness, key=lambda one: -likeness[one]) if likeness[one] >= least]
+    letters = sorted(name.lower())
+    near = near or [one for one in likeness if sorted(one.lower()) == letters]
+    if not near and len(name) >= SHORTEST_PREFIX:
+        near = [one for one in likeness if one.startswith(name)]
+    return near[:most]
 
 
 def refuse_unknown(options: Iterable[str], names: Sequence[str], command: str) -> None:
@@ -126,5 +144,7 @@ def _module_from_file(file: str) -> ModuleType:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         near = did_you_mean(Path(file).name, [one.name for one in path.parent.glob("*.py")])
-        raise UsageError(f"{file}: no such file{near}", hint="it is looked for from the folder you are in")
+        raise UsageError(
+            f"{file}: no such file{near}", hint=f"give its path from {Path.cwd()}, or the whole path"
+        )
     return import_file(file)

@@ -16,6 +16,7 @@ from rollforge.cli import main
 from rollforge.cli.app import build_app
 from rollforge.cli.parse_errors import OTHER_TOOLS_FLAGS
 from rollforge.errors import IncompleteError
+from rollforge.registry import near_names
 from rollforge.simulate import SimulatedProcess, SimulateOptions
 from rollforge.view import ViewOptions, serve
 from tests.builders import make_rollout, write_rows
@@ -79,6 +80,21 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
          ["--min-reward high: expected a number", "for example: --min-reward 0.5"]),
         (["collect", "-i", "empty.jsonl", "-o", "run", "-m", "simulated"], 2, ["no tasks", "rollforge validate empty.jsonl"]),
         (["eval", "-i", "nosuch.jsonl", "-m", "simulated", "-o", "run"], 2, ["nosuch.jsonl: no such file"]),
+        (["eval", "-i", "tasks.jsonl", "-m", "real", "-o", "new/run"], 2, ["no server to ask", "--base-url"]),
+        (["bench", "-i", "tasks.jsonl", "-m", "real", "-o", "new"], 2, ["no server to ask", "--base-url"]),
+        (["bench", "-i", "tasks.jsonl", "-m", "a=simulated", "-m", "b=real", "-o", "new"], 2, ["no server to ask"]),
+        (["help", "collect"], 2, ['Unknown command "help"', "rollforge collect --help"]),
+        (["verify", "tasks.jsonl", "--diff", "exact"], 2, ["--diff needs 2 values, and got 1", "rollforge verify --help"]),
+        (["collect", "-i", "tasks.jsonl", "-m", "simulated", "-o"], 2, ["-o needs a value", "-o runs/first"]),
+        ([*COLLECT, "--prompt-template", "tasks.txt"], 2, ["tasks.txt: a plain text, and no template", "`user:`"]),
+        (["-v"], 2, ["rollforge --version"]),
+        (["query", "tasks.jsonl"], 2, ["query needs RUN and SQL, and got 'tasks.jsonl' alone"]),
+        (["collect", "--help-al"], 2, ["Unknown option: --help-al. Did you mean --help-all?"]),
+        (["collect", "-i", "tasks.jsonl", "--oout", "run", "-m", "simulated"], 2, ["--oout. Did you mean --out?"]),
+        (["collect", "-i", ".", "-o", "run", "-m", "simulated"], 2, [".: a folder, not a file", "give a file in it"]),
+        (["import", "verifiers", ".", "-o", "run"], 2, [".: a folder, not a log", "traces.jsonl"]),
+        (["prepare", "mine.py:pick", "tasks.jsonl", "--to", "trl"], 2, ["cannot be named by its file", "entry point"]),
+        (["experiences", "tasks.jsonl", "--pipeline", "tasks.txt"], 2, ["no TOML", "[[operator]]", "rollforge list operators"]),
     ],
 )  # fmt: skip
 def test_a_refused_command_says_what_and_what_next_and_leaves_nothing(
@@ -89,6 +105,95 @@ def test_a_refused_command_says_what_and_what_next_and_leaves_nothing(
     assert ended == code and "next:" in printed
     assert [text for text in said if text not in printed] == []
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_misspelt_key_of_a_config_file_is_answered_with_the_flag(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("config.toml").write_text("[collect]\nsampels = 3\n")
+    code, printed = run([*COLLECT, "--config", "config.toml"], capsys)
+    assert code == 2 and "(from config.toml). Did you mean --samples?" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "near"),
+    [
+        ("nosuch.py", ["syn.py", "tasks.py"], []),
+        ("rewrd", ["started", "reward", "row"], ["reward"]),
+        ("verifers", ["exporters", "verifiers"], ["verifiers"]),
+        ("min_char", ["max_share", "min_chars"], ["min_chars"]),
+        ("ignore_cse", ["ignore_space", "ignore_case"], ["ignore_case"]),
+        ("rya", ["local", "ray"], ["ray"]),
+        ("nemo", ["trl", "nemo-rl"], ["nemo-rl"]),
+        ("ne", ["nemo-rl"], []),
+        ("EXACT", ["exact", "math"], ["exact"]),
+        ("", ["exact"], []),
+    ],
+)
+def test_a_name_is_proposed_only_when_it_may_be_meant(name: str, names: list[str], near: list[str]) -> None:
+    assert near_names(name, names) == near
+
+
+def test_a_check_of_an_unknown_area_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    Path("own.py").write_text("def rule(run):\n    return None\n\n\nrule.area = 'verificaton'\n")
+    code, printed = run(["check", "run", "--check", "own.py:rule"], capsys)
+    assert code == 2 and "has the area 'verificaton'; did you mean 'verification'?" in printed
+
+
+def test_show_says_which_tasks_there_are_and_that_a_sample_is_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(3, k, 1.0) for k in range(4)])
+    code, printed = run(["show", "run", "--task", "9"], capsys)
+    assert code == 2 and "the tasks of the run have the numbers 3 to 3" in printed
+    code, printed = run(["show", "run", "--rollout", "77"], capsys)
+    assert code == 2 and "the rollouts of the run have the numbers 0 to 3" in printed
+    code, printed = run(["show", "run", "--task", "3", "--sample", "99"], capsys)
+    assert code == 0 and "no more than 4 fit" in printed and "--rollout 99" in printed
+
+
+def test_a_verifier_that_cannot_start_says_so_and_leaves_no_file_of_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    code, printed = run(["verify", "run", "--verifier", "judge"], capsys)
+    assert code == 2 and "judge" in printed and "No such file" not in printed
+    assert not (tmp_path / "run" / "rollouts_verdicts.jsonl").exists()
+
+
+def test_status_of_a_file_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact"]
+    assert run([*words, "--progress", "none"], capsys)[0] == 0
+    code, printed = run(["status", "run/rollouts.jsonl.gz"], capsys)
+    assert code == 2 and "run/rollouts.jsonl.gz: no such file" in printed
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "run"])
+    assert not ended.value.code
+
+
+def test_the_tasks_of_a_run_are_proposed_for_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    write_rows(tmp_path / "run" / "rollouts_tasks.jsonl", [{"_ng_task_index": 0}])
+    code, printed = run(["collect", "-i", "run", "-o", "again", "-m", "simulated"], capsys)
+    assert code == 2 and printed.rstrip().endswith("-i run/rollouts_tasks.jsonl")
+
+
+def test_a_run_that_nobody_judges_is_followed_by_verify(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--progress", "none"]
+    code, printed = run([*words, "--no-verify", "--verifier", "exact"], capsys)
+    assert code == 0
+    assert (
+        "note: --no-verify: exact judges nothing now; later: rollforge verify run --verifier exact" in printed
+    )
+    assert "next      rollforge verify run --verifier NAME" in printed
+    with pytest.raises(SystemExit):
+        main(["check", "run"])
+    assert "judge the rest: rollforge verify run --verifier NAME" in capsys.readouterr().out
 
 
 def test_a_folder_that_was_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,44 @@ def test_diff_and_use(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(Path(run, "rollouts_run.json").read_text())["verdict_of_record"] == lenient
 
 
+def test_a_failed_verifier_takes_no_reward_away_and_verify_says_whose_verdicts_count(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def metrics(*words: str) -> tuple[int, float | None]:
+        found = call_json(capsys, "metrics", run, *words)[1]
+        return found["counts"]["judged"], found["fields"]["reward"]["mean"]
+
+    def notes(name: str) -> str:
+        words = ("verify", run, "--verifier", name, "--verify-workers", "0")
+        return "\n".join(call_json(capsys, *words)[1]["notes"])
+
+    assert notes("exact") == ""
+    assert metrics() == (60, 0.5)
+    broken = write(tmp_path / "broken.py", "raise ValueError('no')")
+    assert notes(broken) == f"{broken} gave no reward: later commands still read the verdicts of exact"
+    assert metrics() == (60, 0.5)
+    assert call("check", run, "--for", "sft", "--verifier", "exact") == 0
+    assert "the verifier" not in capsys.readouterr().out
+    picky = write(tmp_path / "picky.py", "return 1 if task['_ng_task_index'] < 6 else 1 / 0")
+    said = notes(picky)
+    assert "where it gave no reward" in said and said.endswith(f"rollforge verify {run} --use exact")
+    assert metrics() == (60, (12 + 24) / 60)
+    assert call(*shlex.split(said.rpartition("to go back: rollforge ")[2])) == 0
+    assert f"to go back: rollforge verify {run} --use recorded" in capsys.readouterr().err
+    assert metrics() == (60, 0.5)
+    assert notes(picky) == (
+        f"later commands still read the verdicts of exact; to read those of {picky}: "
+        f"rollforge verify {run} --use {picky}"
+    )
+    assert call("verify", run, "--use", broken) == 2
+    assert f"'{broken}' gave no reward in this run" in capsys.readouterr().err
+    assert call("verify", run, "--use", "recorded") == 0
+    assert metrics("--verifier", picky) == (12, 1.0)
+    capsys.readouterr()
+    assert call("profile", run, "--verifier", picky, "--out", str(tmp_path / "profile")) == 0
+    assert f"the verifier {picky} failed 96 times" in capsys.readouterr().err
+
+
 def test_a_broken_verifier_exits_5_with_reasons_and_examples(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -314,6 +314,31 @@ def test_a_later_verdict_fills_only_what_is_unjudged(tmp_path: Path) -> None:
     assert found[1] == {"reward": 1.0, "verifier": "exact", "library_reward": None}
 
 
+def test_a_verdict_without_a_reward_displaces_no_reward_of_another_verifier(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, n, None) for n in range(4)])
+    verdicts: list[dict[str, object]] = [{"_ng_rollout_index": n, "reward": 0.5} for n in range(4)]
+    verdicts += [
+        {"verifier": "later", "_ng_rollout_index": 0, "reward": None, "error": "crashed", "at": 2.0},
+        {"verifier": "later", "_ng_rollout_index": 1, "reward": None, "at": 2.0},
+        {"verifier": "later", "_ng_rollout_index": 2, "reward": 1.0, "at": 2.0},
+        {"verifier": "later", "_ng_rollout_index": 2, "reward": 1.0, "mask_sample": True, "at": 3.0},
+        {"verifier": "math", "_ng_rollout_index": 3, "reward": None, "error": "repeat failed", "at": 2.0},
+        {"verifier": "earlier", "_ng_rollout_index": 3, "reward": None, "error": "crashed", "at": 0.5},
+    ]
+    write_verdicts(tmp_path / "rollouts_verdicts.jsonl", *verdicts)
+
+    def rewards(verifier: str | None) -> list[tuple[float | None, str]]:
+        rows = (
+            open_index(path, verifier=verifier).table(["reward", "verifier"], order_by="rollout").to_pylist()
+        )
+        return [(row["reward"], row["verifier"]) for row in rows]
+
+    # A repeat of the same verifier is its newest word, also when it failed.
+    assert rewards(None) == [(0.5, "math"), (0.5, "math"), (0.5, "math"), (None, "math")]
+    assert [reward for reward, _ in rewards("math")] == [0.5, 0.5, 0.5, None]
+    assert [reward for reward, _ in rewards("later")] == [None] * 4
+
+
 def test_what_verdicts_bring_comes_from_the_chosen_verifier_alone(tmp_path: Path) -> None:
     rows = [
         make_rollout(0, n, 1.0, acc=1.0, note="inline", level=3, other=9, _rf={"verifier": "exact"})

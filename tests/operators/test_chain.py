@@ -87,6 +87,7 @@ def test_a_pipeline_is_read_from_toml_with_a_users_function(tmp_path):
     [
         ('[[operator]]\nuse = "reward_filte"', "did you mean 'reward_filter'"),
         ('[[operator]]\nuse = "reward_filter"\nminimum = 1', "minimum"),
+        ('[[operator]]\nuse = "reward_filter"\nmn = 1', r"operator 1 \(reward_filter\) has no option 'mn'"),
         ('[[operator]]\nuse = "group_advantages"\nmethod = "magic"', "magic"),
         ("[[operator]]\nmin = 1", "has no 'use'"),
         ('[[operators]]\nuse = "dedupe"', "unknown key 'operators'"),

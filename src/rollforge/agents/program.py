@@ -34,6 +34,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.json_shapes import ArtifactJson, PlayedJson, ProgramFactsJson, ResponseJson
 from rollforge.proxy import ProgramSession, merge_calls
 from rollforge.records import JsonFields, Task, to_json
+from rollforge.runtime.on_error import OnErrorAwait
 from rollforge.sandbox.programs import (
     RELAY_PORT,
     ProgramFolders,
@@ -179,17 +180,19 @@ class Program:
         assert self._recording is not None, "the agent has not been started"
         session = self._recording.session(task, sample)
         scratch, output = await asyncio.to_thread(ProgramFolders.make), ProgramOutput()
-        try:
+        proxy = self._recording.proxy
+
+        async def abandon(error: BaseException) -> None:
+            await proxy.close_session(session)
+            self._attach(error, session, output)
+            await asyncio.shield(asyncio.to_thread(scratch.remove))
+
+        async with OnErrorAwait(abandon):
             await asyncio.to_thread(fill_workdir, scratch.work, self._options.workdir, task.get("files"))
-            self._recording.proxy.add(session)
+            proxy.add(session)
             ended = await self._play(task, scratch, session, output)
             trajectory = await self._judgeable(ended, scratch, session)
             self._endings.survived()
-        except BaseException as error:  # also when cancelled: session and folder end with the rollout
-            await self._recording.proxy.close_session(session)
-            self._attach(error, session, output)
-            await asyncio.shield(asyncio.to_thread(scratch.remove))
-            raise
         return trajectory
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -81,6 +82,13 @@ def join(tasksets: list[Taskset], settings: EvalSettings, folder: Path) -> Joine
             hint="-k 1 asks every task once; pass@8 needs -k 8 or more",
         )
     return join_tasksets(tasksets, folder / JOINED, limit=settings.limit)
+
+
+def drop_joined(folder: Path) -> None:
+    """Remove a folder that holds nothing but the joined task file."""
+    with suppress(OSError):
+        (folder / JOINED).unlink()
+        folder.rmdir()
 
 
 def fold_options(

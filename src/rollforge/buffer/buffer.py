@@ -115,7 +115,7 @@ class Buffer:
                     taken = self._make_room(len(unknown))
                     new = self._insert(unknown[:taken])
                 return unknown[taken:], new
-            except Exception as error:  # drivers differ; the database says which may be tried again
+            except self._database.operational_error as error:
                 if not self._database.retryable(error) or time.monotonic() >= given_up_at:
                     raise
                 time.sleep(_LONGEST_POLL_SECONDS)

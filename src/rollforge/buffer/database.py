@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rollforge.errors import DataError, UsageError
 from rollforge.records import to_json
+from rollforge.runtime.on_error import OnError
 
 Row = tuple[Any, ...]
 
@@ -34,6 +35,10 @@ create table if not exists counters (name text primary key, value bigint not nul
 
 class Database(Protocol):
     """One connection."""
+
+    @property
+    def operational_error(self) -> type[Exception]:
+        """What the driver raises when the server or the file cannot be used now."""
 
     def transaction(self) -> Any:
         """A context in which this connection is the only writer; leaving it commits, an exception rolls
@@ -91,16 +96,16 @@ class SqliteDatabase:
             self._connection.close()
             raise UsageError(f"{path}: not a buffer: {error}", hint="name another file") from error
 
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.DatabaseError):  # in a damaged file, that too may fail
+            self._connection.execute("rollback")
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with self._damage_named():
             self._connection.execute("begin immediate")
-        try:
+        with OnError(self._roll_back):
             yield
-        except BaseException:
-            with suppress(sqlite3.DatabaseError):  # in a damaged file, that too may fail
-                self._connection.execute("rollback")
-            raise
         with self._damage_named():
             self._connection.execute("commit")
 
@@ -129,6 +134,10 @@ class SqliteDatabase:
             sql = sql.replace("{ids}", "in (select value from json_each(?))")
             values = (*values, to_json(list(ids)).decode())
         return self._connection.execute(sql, values)
+
+    @property
+    def operational_error(self) -> type[Exception]:
+        return sqlite3.OperationalError
 
     def retryable(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
@@ -167,6 +176,11 @@ class PostgresDatabase:
             tables = _TABLES.format(serial="bigserial primary key", blob="bytea")
             self._connection.execute("set local client_min_messages = warning")
             self._connection.execute(tables)
+
+    @property
+    def operational_error(self) -> type[Exception]:
+        error: type[Exception] = self._psycopg.OperationalError
+        return error
 
     def retryable(self, error: BaseException) -> bool:
         """Whether the server went away: the transaction did not happen, or did not report back, and can be tried again."""

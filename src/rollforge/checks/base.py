@@ -8,13 +8,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 
 from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Area, Finding, Recipe
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
 from rollforge.runtime.typed_decoding import convert
 
 Limits = Mapping[str, float]
@@ -90,7 +92,7 @@ def check(
 def as_check(member: Any, name: str) -> Check:
     """A user's member as a check: a `Check`, or a plain function of the evidence (and, if it takes two, of its limits)."""
     if isinstance(member, Check):
-        return member
+        return _in_known_area(member)
     parameters = [
         item
         for item in inspect.signature(member).parameters.values()
@@ -102,7 +104,7 @@ def as_check(member: Any, name: str) -> Check:
         for key, value in getattr(member, "options", {}).items()
         if isinstance(value, int | float)
     }
-    return Check(
+    made = Check(
         id=str(getattr(member, "id", name)),
         area=getattr(member, "area", "collection"),
         function=member,
@@ -111,3 +113,15 @@ def as_check(member: Any, name: str) -> Check:
         takes_limits=len(parameters) > 1,
         summary=summary,
     )
+    return _in_known_area(made)
+
+
+def _in_known_area(check: Check) -> Check:
+    """The check; one of another area would be printed under a heading that is not its own."""
+    areas = get_args(Area)
+    if check.area not in areas:
+        raise UsageError(
+            f"the check {check.id} has the area {check.area!r}{did_you_mean(str(check.area), list(areas))}",
+            hint=f"areas are: {', '.join(areas)}",
+        )
+    return check

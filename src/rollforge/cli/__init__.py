@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rollforge.errors import Exit, RollforgeError
 from rollforge.runtime.held_interrupt import held_back
+from rollforge.runtime.on_error import OnError
 from rollforge.text_safety.bucket_addresses import SCHEMES, refuse_other_scheme, refuse_other_store
 from rollforge.text_safety.outgoing import guard_output
 from rollforge.text_safety.redaction import SECRETS
@@ -112,13 +113,14 @@ def _without_empty_folders(words: list[str]) -> Iterator[None]:
     outs = [value for flag, value in itertools.pairwise(words) if flag in OUT_FLAGS]
     outs += [word.partition("=")[2] for word in words if word.partition("=")[0] in OUT_FLAGS]
     made = [path for out in outs for path in (Path(out), *Path(out).parents) if out and not path.exists()]
-    try:
-        yield
-    except BaseException:  # also when interrupted: a command that made nothing leaves nothing
+
+    def remove() -> None:
         for path in made:
             with suppress(OSError):  # it is not there, or something is in it
                 path.rmdir()
-        raise
+
+    with OnError(remove):
+        yield
 
 
 def _report(error: RollforgeError) -> None:

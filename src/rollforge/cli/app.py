@@ -259,6 +259,9 @@ def run_app(words: Sequence[str], config_path: str | None = None) -> object:
             verb,
             command=command.function if command else None,
             example=command.example if command else "",
+            flags=[name for one in app[verb].assemble_argument_collection() for name in one.names]
+            if verb
+            else (),
         ) from None
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 
 import cyclopts
 
 from rollforge.errors import UsageError
+from rollforge.registry import near_names
+
+HELP_FLAGS = ("--help", "--help-all")
+ALL_COMMANDS = "see all commands: rollforge --help"
+_WITHOUT_COMMAND = {
+    "help": "the help of one command: rollforge collect --help; all commands: rollforge --help",
+    "-v": "the version: rollforge --version; all commands: rollforge --help",
+    "version": "the version: rollforge --version; all commands: rollforge --help",
+}
+"""What follows first words that are no command here but are one elsewhere."""
 
 ONE_RUN = {
     "verify": "verify takes one run, and not also",
@@ -34,20 +43,39 @@ OTHER_TOOLS_FLAGS = {
 }
 """Flags that people bring along from other tools, by command, and what does the same here."""
 
-LEAST_LIKENESS = 0.75
-"""Flags that are less alike are not proposed: a wrong proposal is worse than none."""
-
 
 def usage_error(
-    error: cyclopts.CycloptsError, verb: str | None, *, command: Callable[..., object] | None, example: str
+    error: cyclopts.CycloptsError,
+    verb: str | None,
+    *,
+    command: Callable[..., object] | None,
+    example: str,
+    flags: Iterable[str],
 ) -> UsageError:
-    """The error of the parser for a command, as a message with a next step."""
+    """The error of the parser for a command, as a message with a next step.
+
+    Args:
+        flags: those that the command has.
+    """
     if verb is None:
-        return UsageError(str(error), hint="see all commands: rollforge --help")
+        words = list(error.root_input_tokens or ())
+        return UsageError(str(error), hint=_WITHOUT_COMMAND.get(words[0] if words else "", ALL_COMMANDS))
     if isinstance(error, cyclopts.MissingArgumentError) and command is not None:
+        misspelt = _misspelt(error.root_input_tokens or (), [*flags, *HELP_FLAGS])
+        if misspelt is not None:
+            return UsageError(misspelt, hint=f"see all options: rollforge {verb} --help")
+        if error.keyword and error.argument is not None:
+            count = error.argument.token_count()[0]
+            got = f", and got {len(error.tokens_so_far)}" if error.tokens_so_far else ""
+            return UsageError(
+                f"{error.keyword} needs {f'{count} values' if count > 1 else 'a value'}{got}",
+                hint=f"see what it takes: rollforge {verb} --help; for example: {example}",
+            )
         needed = _needed(error, command)
         if needed:
-            return UsageError(f"{verb} needs {needed}", hint=f"for example: {example}")
+            positional = [word for word in (error.root_input_tokens or ())[1:2] if not word.startswith("-")]
+            alone = f", and got {positional[0]!r} alone" if positional else ""
+            return UsageError(f"{verb} needs {needed}{alone}", hint=f"for example: {example}")
     if isinstance(error, cyclopts.UnknownOptionError):
         return _unknown_option(error, verb)
     if isinstance(error, cyclopts.CoercionError):
@@ -74,11 +102,19 @@ def _unknown_option(error: cyclopts.UnknownOptionError, verb: str) -> UsageError
     return UsageError(f"{what} Did you mean {' or '.join(near)}?" if near else what, hint=all_options)
 
 
+def _misspelt(words: Iterable[str], flags: list[str]) -> str | None:
+    """A word that was meant as a flag, which may be why another one is missing."""
+    for word in words:
+        typed = word.partition("=")[0]
+        if typed.startswith("--") and typed not in flags and (near := _near(typed, flags)):
+            return f"Unknown option: {typed}. Did you mean {' or '.join(near)}?"
+    return None
+
+
 def _near(typed: str, flags: Iterable[str]) -> list[str]:
-    """Flags that are spelled like the typed one, or share its first word."""
-    long = [flag for flag in flags if flag.startswith("--")]
-    alike = difflib.get_close_matches(typed, long, n=2, cutoff=LEAST_LIKENESS)
-    return alike or [flag for flag in long if len(typed) > 4 and flag.startswith(f"{typed}-")][:2]
+    """Flags that are spelled like the typed one, or begin with it; keys of a config file are written without dashes."""
+    names = dict.fromkeys(flag[2:] for flag in (*flags, *HELP_FLAGS) if flag.startswith("--"))
+    return [f"--{name}" for name in near_names(typed.strip("-[]").replace("_", "-"), names, most=2)]
 
 
 def _wrong_number(error: cyclopts.CoercionError) -> UsageError | None:

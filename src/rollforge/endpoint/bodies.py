@@ -18,6 +18,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 
 from rollforge.errors import Boundary, Failure
+from rollforge.runtime.on_error import OnError
 
 MAX_RESPONSE_BYTES = 64 << 20
 """The default of `--max-response-bytes`."""
@@ -135,11 +136,8 @@ async def read_body(
     Raises:
         Failure: of class `oversized` above `limit` bytes, `transient` for a compression that cannot be read.
     """
-    try:
+    with OnError(answer.close):  # the connection is not used again
         return await _read(answer, limit, boundary, slots)
-    except BaseException:  # also when cancelled: the connection is not used again
-        answer.close()
-        raise
 
 
 async def read_error_body(answer: HttpAnswer) -> bytes:

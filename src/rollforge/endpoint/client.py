@@ -38,6 +38,7 @@ from rollforge.endpoint.rate_limits import ExpectedTokens, LimitKind, RateLimits
 from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import Failure
 from rollforge.records import from_json
+from rollforge.runtime.on_error import OnError
 from rollforge.store.manifest import EndpointFacts
 from rollforge.store.reading import UNREADABLE
 from rollforge.text_safety.redaction import SECRETS
@@ -428,15 +429,11 @@ class Client:
         endpoint.breaker.begin()
         started = time.monotonic()
         try:
-            with self._time_limit:
+            # Also when it was cancelled, which is neither an answer nor a failure: another request may probe the endpoint.
+            with OnError(endpoint.breaker.release), self._time_limit:
                 data = await self._exchange(endpoint, path, body, headers)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
-        except Failure:
-            raise
-        except BaseException:
-            endpoint.breaker.release()  # neither an answer nor a failure of the endpoint: another one may probe it
-            raise
         finally:
             endpoint.in_flight -= 1
         now = time.monotonic()

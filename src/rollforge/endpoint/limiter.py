@@ -22,6 +22,7 @@ import msgspec
 
 from rollforge.endpoint.server_metrics import ServerLoad
 from rollforge.errors import UsageError
+from rollforge.runtime.on_error import OnError
 from rollforge.store.manifest import ConcurrencyFacts, LimitChange
 
 START, LOWEST, HIGHEST = 16, 1, 4096
@@ -161,12 +162,12 @@ class Limiter:
     async def lend(self, pause: Awaitable[None]) -> None:
         """Let others have the caller's place during a pause; afterwards the caller has one again, however it ended."""
         self.release()
-        try:
+        with OnError(self._hold_again):  # the caller holds a place, which it gives back
             await pause
             await self.acquire()
-        except BaseException:  # also when cancelled: the caller holds a place, which it gives back
-            self.in_flight += 1
-            raise
+
+    def _hold_again(self) -> None:
+        self.in_flight += 1
 
     def facts(self, since: float) -> ConcurrencyFacts:
         """For the manifest: the limit, and every change with its reason and its seconds after `since`."""

@@ -32,6 +32,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.json_shapes import ItemJson, ResponseJson, SequenceJson
 from rollforge.proxy import ProgramSession, RecordedCall, Sequence, merge_calls
 from rollforge.records import PARAMS_KEY, JsonFields, Task, Verdict
+from rollforge.runtime.on_error import OnErrorAwait
 
 OWN_OPTIONS = ("harness", "runtime", "env", "player")
 KEY_VARIABLE = "ROLLFORGE_NO_SUCH_KEY"
@@ -245,14 +246,15 @@ class VerifiersV1Agent:
     async def run(self, task: Task, sample: int) -> Trajectory:
         assert self._recording is not None, "the agent has not been started"
         parts: dict[str, Played] = {}
-        try:
+
+        async def abandon(error: BaseException) -> None:
+            await self._close(parts)
+            _attach(error, list(parts.values()))
+
+        async with OnErrorAwait(abandon):
             episode = await self._play(task, sample, parts)
             await self._close(parts)
             return self._outcome(episode, list(parts.values()))
-        except BaseException as error:  # also when cancelled: what was started is closed
-            await self._close(parts)
-            _attach(error, list(parts.values()))
-            raise
 
     async def _close(self, parts: Mapping[str, Played]) -> None:
         assert self._recording is not None

@@ -6,6 +6,7 @@ An executor holds no truth. What is finished is in the run's files; a message is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import socket
@@ -204,6 +205,10 @@ def raise_fault(message: Message, name: str) -> None:
     error = RollforgeError(f"{name}: {fault.text}", hint=fault.hint)
     error.exit_code = Exit(fault.exit_code)
     raise error
+
+
+# The asker is gone: nobody reads how the tear-down of a worker failed.
+NOBODY_LISTENS = contextlib.suppress(Exception)
 
 
 async def answered(worker: Worker, message: Message) -> tuple[bool, Message]:

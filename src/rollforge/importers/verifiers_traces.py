@@ -28,7 +28,8 @@ LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_token
 def read_verifiers(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
     """One rollout per line of version 0, one per trained agent of an episode of version 1."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file", hint="give traces.jsonl or results.jsonl")
+        what = "a folder, not a log" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}", hint="give traces.jsonl or results.jsonl")
     for number, line in enumerate(lines_of(path), 1):
         try:
             row = read_json(line)

@@ -24,6 +24,7 @@ from rollforge.index.parts import joined, write_part
 from rollforge.index.python_reader import PythonRows, UnreadableLine
 from rollforge.index.schema import Kind, discovered_name
 from rollforge.index.state import BadLineAt, Scanned
+from rollforge.runtime.on_error import OnError
 
 CHUNK = 16_384
 """Rows per part; they are held in memory, with those of one block more, before they are written."""
@@ -74,12 +75,13 @@ def build_parts(
         return read_range(path, kind, ranges[number], stem.with_name(f"{stem.name}-{number}"), stop)
 
     with ThreadPoolExecutor(min(max(len(ranges), 1), count), "rollforge-reader") as pool:
-        try:
-            yield from pool.map(read, range(len(ranges)))
-        except BaseException:
-            stop.set()  # readers end at their next block
+
+        def end_readers() -> None:
+            stop.set()  # they end at their next block
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+        with OnError(end_readers):
+            yield from pool.map(read, range(len(ranges)))
 
 
 def _bounds(start: int, end: int, count: int) -> list[int]:

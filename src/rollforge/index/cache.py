@@ -39,6 +39,7 @@ from rollforge.index.state import (
     overlapping,
     read_checked,
 )
+from rollforge.runtime.on_error import OnError
 from rollforge.store import write_atomically
 from rollforge.store.absent import absent_text
 from rollforge.store.atomic import open_for_writing, sync_directory
@@ -131,11 +132,8 @@ class IndexCache:
         make_folder(self.folder)
         handle = open_for_writing(self.folder / name, os.O_RDWR)
         file = os.fdopen(handle, "rb+", buffering=0)
-        try:
+        with OnError(file.close):
             fcntl.flock(file, how)
-        except BaseException:  # also when interrupted: the lock's file is closed
-            file.close()
-            raise
         return file
 
     def _load(self) -> State | None:

@@ -37,6 +37,7 @@ from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, run
 from rollforge.index.views_sql import Views
 from rollforge.json_shapes import RowJson
 from rollforge.records import TASK_KEY, JsonFields
+from rollforge.runtime.on_error import OnError
 from rollforge.statistics.stats import Floats, Ints, distinct, first_positions
 from rollforge.store import RunFiles
 from rollforge.store.find import find_runs
@@ -81,7 +82,7 @@ class Index:
         self.readers = reader_count(size, workers)
         """Threads for work that releases the interpreter lock."""
         allow_open_files(2 * sum(map(len, parts_by_run)))
-        try:
+        with OnError(self.close):
             for number, indexed in enumerate(parts_by_run):
                 for kind, part in indexed:
                     cache = IndexCache(part.path, kind, part.index, part.length)
@@ -92,9 +93,6 @@ class Index:
             self._overlay = find_overlay(self._files, run_numbers(self._facts), verifier or of_record)
             self._views = Views(self._files, self._overlay)
             self._text = RowText(self._files)
-        except BaseException:  # also when interrupted: files and connection are closed
-            self.close()
-            raise
 
     def __enter__(self) -> Index:
         return self

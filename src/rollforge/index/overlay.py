@@ -5,7 +5,7 @@ unique keys and inline verdicts needs none. An overlay is keyed to the builds it
 
 Whose verdict counts: with a named verifier, its newest. Rows that it never judged are unjudged, not zero, and lack every other field
 that verdicts bring, so that no mean mixes two verifiers. Without a name, the inline verdict, and for rows without one the newest later
-verdict of any verifier.
+verdict of any verifier: a verdict with a reward before one without, whichever is newer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_DUPLICATES = 10_000
 KEPT = 8
 """Overlays kept beside the parts, newest first."""
 
-VERSION = 6
+VERSION = 7
 """Raised when the decisions or their table change."""
 
 
@@ -210,19 +210,26 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
     columns += [stored_name("t", name) for name in overlay.texts]
     later = "".join(f", v.{quoted(column)}" for column in columns)
     chosen = f"WHERE verifier = {literal(overlay.verifier)}" if overlay.verifier else ""
-    reward = 'b."n:reward"' if has_inline_reward else "NULL"
+    column = quoted(stored_name("n", "reward"))
+    reward = f"b.{column}" if has_inline_reward else "NULL"
+    has_reward = f"{column} IS NOT NULL" if "reward" in overlay.numbers else "false"
     applies = (
         f"v.row IS NOT NULL OR b.verifier IS DISTINCT FROM {literal(overlay.verifier)}"
         if overlay.verifier
         else f"v.row IS NOT NULL AND {reward} IS NULL"
     )
+    newest_first = '"at" DESC NULLS LAST, row DESC'
+    newest = (
+        f"SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
+        f"(PARTITION BY file_no, task, rollout, verifier ORDER BY {newest_first}) = 1"
+    )
     return (
-        f"WITH newest AS (SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
-        '(PARTITION BY file_no, task, rollout ORDER BY "at" DESC NULLS LAST, row DESC) = 1) '
+        f"WITH newest AS ({newest}), chosen AS (SELECT * FROM newest QUALIFY row_number() OVER "
+        f"(PARTITION BY file_no, task, rollout ORDER BY {has_reward} DESC, {newest_first}) = 1) "
         f"SELECT k.row, k.task, k.rollout, ({applies}) AS applies, v.verifier, v.fingerprint, v.mode, "
         f"v.seconds AS verify_seconds{later} "
         "FROM kept_rows k JOIN base_rollouts b ON b.row = k.row "
-        "LEFT JOIN newest v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"
+        "LEFT JOIN chosen v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"
     )
 
 

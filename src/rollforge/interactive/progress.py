@@ -16,6 +16,8 @@ Line = Callable[[], str]
 
 FIRST_S, MOST_S = 2.0, 60.0
 """A log gets its first line after this time, then lines at growing intervals."""
+# A display that fails must not end the run.
+_MAY_FAIL = contextlib.suppress(Exception)
 
 
 class ProgressLine(Protocol):
@@ -73,7 +75,7 @@ class _Cell:
         self._draw()
 
     def _draw(self) -> None:
-        with contextlib.suppress(Exception):  # a display that fails must not end the run
+        with _MAY_FAIL:
             from importlib import import_module
 
             from rollforge.text_safety.markup import tag
@@ -100,7 +102,7 @@ class _Terminal:
         self._width = 0
 
     def show(self) -> None:
-        with contextlib.suppress(Exception):
+        with _MAY_FAIL:
             import shutil
 
             text = visible(self._line())[: max(20, shutil.get_terminal_size().columns - 1)]
@@ -109,7 +111,7 @@ class _Terminal:
             self._width = len(text)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):
+        with _MAY_FAIL:
             if self._width:
                 sys.stderr.write("\r" + " " * self._width + "\r")
                 sys.stderr.flush()
@@ -126,7 +128,7 @@ class _Log:
     def show(self) -> None:
         if time.monotonic() < self._due:
             return
-        with contextlib.suppress(Exception):
+        with _MAY_FAIL:
             sys.stderr.write(visible(self._line()) + "\n")
             sys.stderr.flush()
         self._every = min(MOST_S, self._every * 1.5)

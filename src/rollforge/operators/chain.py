@@ -22,7 +22,7 @@ from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
 from rollforge.operators import OPERATORS
 from rollforge.operators.base import Operator, Outcome, spread
-from rollforge.registry import load_target
+from rollforge.registry import load_target, refuse_unknown
 from rollforge.runtime.typed_decoding import convert
 
 OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
@@ -166,8 +166,10 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
         )
     if ":" in use:
         return name, custom_operator(use, entry)
+    kind = OPERATORS.load(use)
+    refuse_unknown(entry, kind.__struct_fields__, f"operator {position} ({use})")
     try:
-        return name, convert(entry, OPERATORS.load(use))
+        return name, convert(entry, kind)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"operator {position} ({use}): {error}", hint="see its options: docs/operators.md"
@@ -190,6 +192,12 @@ def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:
     return CustomFunction(lambda experiences: made_by(experiences, **options), target)
 
 
+PIPELINE_FORM = (
+    'each operator is a table: [[operator]], and below it use = "dedupe"; '
+    "names: rollforge list operators (an example: docs/commands/experiences.md)"
+)
+
+
 def read_pipeline(path: str | Path) -> Pipeline:
     """The pipeline in a TOML file of `[[operator]]` tables."""
     try:
@@ -197,12 +205,10 @@ def read_pipeline(path: str | Path) -> Pipeline:
             config = tomllib.load(file)
     except FileNotFoundError as error:
         raise UsageError(
-            f"{path}: no such file", hint="see docs/commands/experiences.md for an example"
+            f"{path}: no such file", hint=f"give the TOML file of the pipeline; {PIPELINE_FORM}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: no TOML: {error}", hint="see docs/commands/experiences.md for an example"
-        ) from error
+        raise DataError(f"{path}: no TOML: {error}", hint=f"give a TOML file; {PIPELINE_FORM}") from error
     except OSError as error:
         raise UsageError(
             f"{path}: {error.strerror}", hint="give the TOML file with the [[operator]] tables"

@@ -20,6 +20,7 @@ import msgspec
 
 from rollforge.errors import Failure, RollforgeError, UsageError
 from rollforge.records import JsonFields, Response, Task, Verdict, has_field
+from rollforge.runtime.on_error import OnError
 from rollforge.verifiers.base import Mode, Verifier, load_verifier
 from rollforge.verifiers.running.ready_verifier import RunningJudge, Workers, make_judge
 
@@ -167,11 +168,8 @@ class Scorer:
         )
         thread = threading.Thread(target=loop.run_forever, name="rollforge-reward", daemon=True)
         thread.start()
-        try:
+        with OnError(lambda: _end_loop(loop, thread)):
             asyncio.run_coroutine_threadsafe(judge.start(), loop).result(START_S)
-        except BaseException:  # also when interrupted: the thread ends
-            _end_loop(loop, thread)
-            raise
         self._loop, self._judge, self._thread = loop, judge, thread
         atexit.register(self.close)
 

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from rollforge.errors import UsageError
+from rollforge.runtime.on_error import OnError
 
 PREFIX = "rollforge_user_"
 
@@ -69,11 +70,8 @@ class _Folder:
             raise ImportError(f"{file}: not a Python file")
         made = importlib.util.module_from_spec(spec)
         sys.modules[name] = made
-        try:
+        with OnError(lambda: sys.modules.pop(name, None)):  # half a module stays nowhere
             spec.loader.exec_module(made)
-        except BaseException:  # also when interrupted: half a module stays nowhere
-            sys.modules.pop(name, None)
-            raise
         return made
 
     def import_(

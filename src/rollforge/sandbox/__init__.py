@@ -20,6 +20,7 @@ import os
 import random
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -138,22 +139,22 @@ class Sandbox:
         group = make_group(memory_bytes=limits.total_memory_bytes, processes=limits.processes + OWN_PROCESSES)
         command = self._command(limits, to_read, to_write, uid, scratch, filter_file)
         try:
-            process = subprocess.Popen(
-                group.entering(command) if group is not None else command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[fd for fd in (to_read, to_write, filter_file) if fd is not None],
-                env=_ENVIRONMENT,
-                cwd=scratch or "/",
-                start_new_session=True,
-            )
-        except BaseException:  # also when interrupted: no descriptor leaks
-            os.close(from_us)
-            os.close(from_it)
-            if group is not None:
-                group.end()
-            raise
+            with ExitStack() as undo:  # no descriptor leaks
+                undo.callback(os.close, from_us)
+                undo.callback(os.close, from_it)
+                if group is not None:
+                    undo.callback(group.end)
+                process = subprocess.Popen(
+                    group.entering(command) if group is not None else command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[fd for fd in (to_read, to_write, filter_file) if fd is not None],
+                    env=_ENVIRONMENT,
+                    cwd=scratch or "/",
+                    start_new_session=True,
+                )
+                undo.pop_all()
         finally:
             os.close(to_read)
             os.close(to_write)

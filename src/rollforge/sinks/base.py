@@ -83,16 +83,14 @@ def open_sinks(specs: Sequence[str], options: SinkOptions, *, profile: str = "ro
     SECRETS.learn_words(specs)
     options = msgspec.structs.replace(options, config=from_json(outgoing_bytes(to_json(options.config))))
     started: list[tuple[str, Sink]] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for spec in dict.fromkeys(specs):
             name, _, target = spec.partition("=")
             sink = SINKS.load(name)(msgspec.structs.replace(options, target=target or None))
             _start(name, sink)
+            undo.callback(_quietly_close, name, sink)
             started.append((name, sink))
-    except BaseException:  # also when interrupted: the sinks that were started are closed
-        for name, sink in started:
-            _quietly_close(name, sink)
-        raise
+        undo.pop_all()
     return Sinks(started, profile=profile)
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rollforge.errors import Exit, UsageError
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, Index
+from rollforge.runtime.on_error import OnError
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import UNREADABLE, RunFiles, read_manifest, replacing
 from rollforge.store.atomic import sync_file
@@ -270,13 +271,10 @@ class _Rows:
         self._blocks: list[bytes] = []
         self._files = [part.path.open("rb", buffering=0) for part in parts]
         columns: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
-        try:
+        with OnError(self.__exit__):
             for number, part in enumerate(parts):
                 for first, block in self._read(number, part.size()):
                     columns.append(self._scan(block, number, first))
-        except BaseException:  # also when interrupted: files are closed
-            self.__exit__()
-            raise
         joined = (
             [np.concatenate([np.zeros(0, np.int64), *some]) for some in zip(*columns, strict=True)]
             if columns

@@ -119,6 +119,11 @@ def read_status(run: str | Path) -> Status:
                 f"{run}: no such run{near_run(run)}", hint="give the folder that collect wrote to (-o)"
             )
         raise UsageError(f"{files.manifest}: no such file", hint=_other_command(Path(run)))
+    if manifest.finished and not files.is_sharded and not files.rollouts.exists():
+        raise UsageError(
+            f"{files.rollouts}: no such file{near_run(files.rollouts)}",
+            hint="give the folder that collect wrote to (-o)",
+        )
     if files.is_sharded:
         return _of_shards(str(run), files, manifest)
     is_running = manifest.state == "running" and is_alive(files, manifest)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rollforge.errors import UsageError
+from rollforge.runtime.on_error import OnError
 from rollforge.store.shipping import copy_of
 from rollforge.text_safety.outgoing import outgoing_bytes
 
@@ -35,16 +36,13 @@ def replacing(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
     """
     make_directory(path.parent)
     file = new_file(path.parent, prefix=f".{path.name}.")
-    try:
+    with OnError(lambda: Path(file.name).unlink(missing_ok=True)):
         with file:
             yield file
             file.flush()
             if syncs:
                 sync_file(file.fileno())
         Path(file.name).replace(path)
-    except BaseException:  # also when interrupted: no half file stays
-        Path(file.name).unlink(missing_ok=True)
-        raise
     if syncs:
         sync_directory(path.parent)
         if (copy := copy_of(path)) is not None:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from rollforge.errors import IncompleteError
+from rollforge.runtime.on_error import OnError
 from rollforge.store.atomic import make_directory, open_for_writing, sync_directory, sync_file
 from rollforge.store.shipping import SHIPPED_DELAY_S, copy_of
 from rollforge.store.tail import mend_tail
@@ -147,22 +148,22 @@ class DurableFile:
             committed.set_result(None)
         self._room.set()
 
+    def _cut_back(self) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, self._size)
+
     def _commit(self, lines: list[bytes]) -> None:
         """Write whole lines and sync. On an error, cut the file back to its last whole line."""
         lines.append(b"")  # so that the last line gets its newline too
         whole = b"\n".join(lines)
         data = memoryview(whole)
         started = time.perf_counter()
-        try:
+        with OnError(self._cut_back):
             while data:
                 data = data[os.write(self._fd, data) :]
             sync_file(self._fd)
             if self._copy is not None:
                 self._copy.append(self.path, whole)
-        except BaseException:  # also when interrupted: the file is closed
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size)
-            raise
         written = os.fstat(self._fd).st_size
         self.bytes_written += written - self._size
         self._size = written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import msgspec
@@ -24,21 +25,49 @@ OTHER_REASONS = "other reasons"
 class _FailureLine(msgspec.Struct):
     kind: str | None = msgspec.field(name="class", default=None)
     message: str | None = None
+    verifier: str | None = None
+    """Of a failed later verdict; None while the rollout was collected."""
 
 
 def verifier_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
     """The most frequent failures of the verifier with their counts, and the rest: text and place, as it raised them."""
-    return most_frequent(_messages(files, of_verifier=True), most)
+    return most_frequent(sum(_verdict_messages(files).values(), Counter()), most)
 
 
 def attempt_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
     """The most frequent messages of attempts that brought no rollout, with their counts, and the rest."""
-    return most_frequent(_messages(files, of_verifier=False), most)
-
-
-def _messages(files: RunFiles, *, of_verifier: bool) -> Counter[str]:
-    decode = json_decoder(_FailureLine, strict=False).decode
     counts: Counter[str] = Counter()
+    for failure, message in _messages(files):
+        if failure.kind != "verifier":
+            counts[message] += 1
+    return most_frequent(counts, most)
+
+
+def failures_by_verifier(runs: Sequence[RunFiles], verifier: str | None = None) -> str:
+    """The failures of each verifier in words; `verifier`: those of this one, and of the run's own while it was collected."""
+    counts_by_name: dict[str | None, Counter[str]] = {}
+    for files in runs:
+        for name, counts in _verdict_messages(files).items():
+            counts_by_name.setdefault(name, Counter()).update(counts)
+    texts = [
+        failures_text(most_frequent(counts, 1), f"the verifier {name}" if name else "the verifier")
+        for name, counts in counts_by_name.items()
+        if verifier is None or name in (None, verifier)
+    ]
+    return "; ".join(texts)
+
+
+def _verdict_messages(files: RunFiles) -> dict[str | None, Counter[str]]:
+    """The messages of failed verdicts, by verifier."""
+    counts: dict[str | None, Counter[str]] = {}
+    for failure, message in _messages(files):
+        if failure.kind == "verifier":
+            counts.setdefault(failure.verifier, Counter())[message] += 1
+    return counts
+
+
+def _messages(files: RunFiles) -> Iterator[tuple[_FailureLine, str]]:
+    decode = json_decoder(_FailureLine, strict=False).decode
     lines = (
         chain.from_iterable(part.lines() for part in parts_of(files).failures)
         if files.is_sharded
@@ -49,9 +78,8 @@ def _messages(files: RunFiles, *, of_verifier: bool) -> Counter[str]:
             failure = decode(line)
         except UNREADABLE:
             continue
-        if (failure.kind == "verifier") is of_verifier and failure.message:
-            counts[" ".join(failure.message.split())[:LONGEST]] += 1
-    return counts
+        if failure.message:
+            yield failure, " ".join(failure.message.split())[:LONGEST]
 
 
 def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
@@ -63,14 +91,14 @@ def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
     return [*named, (OTHER_REASONS, rest)] if rest else named
 
 
-def failures_text(failures: list[tuple[str, int]]) -> str:
+def failures_text(failures: list[tuple[str, int]], subject: str = "the verifier") -> str:
     """The most frequent failure in words: `the verifier failed 40 times: ValueError: … (my.py:3 in verify)`."""
     if not failures:
         return ""
     total = sum(count for _, count in failures)
     text, count = failures[0]
     part = f", {count:,} of them with" if count < total else ""
-    return f"the verifier failed {total:,} {'time' if total == 1 else 'times'}{part}: {text}"
+    return f"{subject} failed {total:,} {'time' if total == 1 else 'times'}{part}: {text}"
 
 
 def cause_text(failures: list[tuple[str, int]]) -> str:

@@ -17,6 +17,7 @@ from types import TracebackType
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.runtime.on_error import OnError
 from rollforge.store.atomic import make_directory, open_for_writing
 from rollforge.store.reading import UNREADABLE
 from rollforge.store.shipping import copy_of
@@ -56,11 +57,8 @@ class RunLock:
         )
         self._fd = fd
         if (copy := copy_of(self._path)) is not None:
-            try:
+            with OnError(lambda: self.__exit__(None, None, None)):
                 self._stack.enter_context(copy.held())
-            except BaseException:  # also when interrupted: the lock is given back
-                self.__exit__(None, None, None)
-                raise
         return self
 
     def __exit__(

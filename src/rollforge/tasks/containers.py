@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
@@ -167,25 +168,31 @@ def _numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _decompressed(file: BinaryIO, head: bytes, path: Path) -> Iterable[bytes]:
     if head.startswith(_GZIP):
-        return _guarded(gzip.GzipFile(fileobj=file), path)
+        return _guarded(gzip.GzipFile(fileobj=file), path, zlib.error)
     if head.startswith(_ZSTD):
-        return _guarded(_zstd(file), path)
+        unpacked, damage = _zstd(file)
+        return _guarded(unpacked, path, damage)
     return file
 
 
-def _zstd(file: BinaryIO) -> BinaryIO:
+def _zstd(file: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
+    """The decompressed file, and what its library raises for damage."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
-    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, zstd.ZstdFile(file))))
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, zstd.ZstdFile(file)))), zstd.ZstdError
 
 
-def _guarded(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """Pass lines through; report a damaged archive as such."""
+def _guarded(file: Iterable[bytes], path: Path, damage: type[Exception]) -> Iterator[bytes]:
+    """Pass lines through; report a damaged archive as such.
+
+    Args:
+        damage: what the library raises for it, beside the errors of reading.
+    """
     try:
         yield from file
-    except Exception as error:  # Arrow raises errors of many kinds for a damaged file
+    except (OSError, EOFError, ValueError, damage) as error:
         raise DataError(
             f"{path}: the archive is damaged: {error}", hint="compress or copy it again"
         ) from error

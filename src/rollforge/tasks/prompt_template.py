@@ -28,14 +28,16 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The template in a YAML file; its placeholders are checked before any row is read."""
         import yaml  # only a run with a template pays for loading it
 
+        value: object = None
         try:
             value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
             template = convert(value, cls)
         except FileNotFoundError:
             raise UsageError(f"{path}: no such file", hint="check --prompt-template") from None
         except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            what = "a plain text, and no template" if isinstance(value, str) else str(error)
             raise UsageError(
-                f"{path}: {error}", hint="a template is YAML with `user:` and, if wanted, `system:`"
+                f"{path}: {what}", hint="a template is YAML with `user:` and, if wanted, `system:`"
             ) from error
         for text in filter(None, (template.user, template.system)):
             _check_placeholders(text, path)

@@ -81,15 +81,22 @@ def open_tasks(
         client = HubClient()
         return _HubTasks(name, client, earlier_choice or _choose(client, HubName.parse(name), part))
     if Path(name).is_dir():
-        files = sorted(
-            str(path) for path in Path(name).iterdir() if path.is_file() and not path.name.startswith(".")
-        )
-        hint = f"give a file in it: {' '.join(files[:5])}" if files else f"give a task file: {CONTAINERS}"
-        raise UsageError(f"{name}: a folder, not a file", hint=hint)
+        raise UsageError(f"{name}: a folder, not a file", hint=_file_in(Path(name)))
     if not Path(name).is_file():
         hint = "download it first; - reads stdin" if "://" in name else "check -i/--input; - reads stdin"
         raise UsageError(f"{name}: no such file", hint=hint)
     return _LocalTasks(Path(name), shown or name)
+
+
+def _file_in(folder: Path) -> str:
+    """Which file of a folder is meant: of a run, its tasks."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    tasks = [path for path in files if path.name.endswith(("_tasks.jsonl", "_materialized_inputs.jsonl"))]
+    if not files:
+        return f"give a task file: {CONTAINERS}"
+    if tasks:
+        return f"it is a run; to collect for its tasks again: -i {tasks[0]}"
+    return f"give a file in it: {' '.join(map(str, files[:5]))}"
 
 
 def _choose(client: HubClient, name: HubName, part: HubSplit) -> HubChoice:

@@ -22,6 +22,7 @@ from rollforge.agents.tools.threads import call_in_thread
 from rollforge.errors import UsageError
 from rollforge.json_shapes import ToolJson
 from rollforge.records import Task, to_json
+from rollforge.runtime.on_error import OnErrorAwait
 
 CLOSE_S = 10.0
 """How long a run waits at its end for state that is still being released."""
@@ -88,11 +89,8 @@ class ClassTools:
         make = self._factory if not takes_task else lambda: self._factory(task=task)
         instance = await self._made(make)
         session = _InstanceSession(instance, self._tools, self._threads)
-        try:
+        async with OnErrorAwait(lambda _: session.close()):
             await _run_hook(instance, ("start", "setup"))
-        except BaseException:  # also when cancelled: what was opened is closed
-            await session.close()
-            raise
         return session
 
     async def close(self) -> None:

@@ -36,6 +36,7 @@ from rollforge.endpoint import MAX_RESPONSE_BYTES
 from rollforge.errors import Failure, UsageError
 from rollforge.json_shapes import SchemaJson, ToolJson
 from rollforge.records import Task, to_json
+from rollforge.runtime.on_error import OnErrorAwait
 
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
@@ -152,14 +153,10 @@ class McpTools:
         )
         session = McpSession(way, is_shared=self._is_shared)
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with OnErrorAwait(lambda _: session.end()), asyncio.timeout(OPEN_S):
                 await session.open(self._mode)
         except TimeoutError:
-            await session.end()
             raise Failure("tool", "tool", f"{self.name} did not greet within {OPEN_S:g} s") from None
-        except BaseException:  # also when cancelled: the server's process ends
-            await session.end()
-            raise
         return session
 
 

@@ -14,6 +14,7 @@ from rollforge.assembly.evaluations import (
     Contestant,
     bench_record,
     collect_options,
+    drop_joined,
     fold_options,
     join,
     parse_contestants,
@@ -28,6 +29,7 @@ from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.errors import Exit
+from rollforge.runtime.on_error import OnError
 
 if TYPE_CHECKING:
     from rollforge.steps.collect import CollectOptions
@@ -86,13 +88,21 @@ def bench(
     folder = Path(out)
     tasksets = [parse_taskset(text) for text in input]
     refuse_reserved_name(tasksets)
+    is_new = not folder.exists()
     joined = join(tasksets, evaluation, folder)
-    folding = fold_options(evaluation, joined, "bench")
-    verifier = chosen_verifier(evaluation, joined)
+    with OnError(lambda: drop_joined(folder) if is_new else None):
+        folding = fold_options(evaluation, joined, "bench")
+        verifier = chosen_verifier(evaluation, joined)
+        all_options = {
+            contestant.label: _options(contestant, folder, verifier, evaluation, ask, fresh=fresh)
+            for contestant in contestants
+        }
+        for options in all_options.values():
+            options.check()
     results: dict[str, Evaluation] = {}
     worst = Exit.DONE
     for contestant in contestants:
-        options = _options(contestant, folder, verifier, evaluation, ask, fresh=fresh)
+        options = all_options[contestant.label]
         with start_sinks(sinks, RunFiles(options.out), options.to_config()) as opened:
             result, code = evaluate_model(
                 options, folding, "none" if json and progress == "auto" else progress

@@ -40,7 +40,7 @@ class CheckFlags:
     set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_CHECKS, negative=())] = field(
         default_factory=list
     )
-    """ID.option=value: another limit for a check; repeatable."""
+    """ID.limit=value: another limit for a check; repeatable."""
     check: Annotated[list[str], Parameter(group=_CHECKS, negative=())] = field(default_factory=list)
     """A check of your own, as file.py:function or module:function; repeatable."""
     reward_range: Annotated[tuple[float, float] | None, Parameter(group=_CHECKS, negative=())] = None

@@ -251,6 +251,11 @@ def collect(
     if judging.fast:
         fields["verify_mode"] = "fast"
     if verification.no_verify:
+        if verification.verifier is not None:
+            name = shlex.quote(str(verification.verifier))
+            say(
+                f"note: --no-verify: {name} judges nothing now; later: rollforge verify {shlex.quote(out)} --verifier {name}"
+            )
         fields["verifier"] = None
     options = CollectOptions(input=input, out=out, model=model, fresh=fresh, **fields)
     options.check()

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rollforge.assembly.evaluations import (
     collect_options,
     curve_so_far,
+    drop_joined,
     evaluation_record,
     fold_options,
     join,
@@ -24,6 +25,7 @@ from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.errors import Exit
 from rollforge.records import JsonFields
+from rollforge.runtime.on_error import OnError
 
 if TYPE_CHECKING:
     from rollforge.steps.evaluation import Evaluation
@@ -76,17 +78,20 @@ def evaluate(
     curve = curve_so_far(files, step)
     if curve is not None and not fresh:
         say(f"another step was evaluated in {folder}: its rollouts are moved aside, its metrics stay")
+    is_new = not folder.exists()
     joined = join([parse_taskset(text) for text in input], evaluation, folder)
-    options = collect_options(
-        chosen_verifier(evaluation, joined),
-        folder,
-        folder,
-        model,
-        evaluation,
-        ask.asked(),
-        fresh=fresh or curve is not None,
-        step=step or None,
-    )
+    with OnError(lambda: drop_joined(folder) if is_new else None):
+        options = collect_options(
+            chosen_verifier(evaluation, joined),
+            folder,
+            folder,
+            model,
+            evaluation,
+            ask.asked(),
+            fresh=fresh or curve is not None,
+            step=step or None,
+        )
+        options.check()
     with start_sinks(sinks, files, options.to_config()) as opened:
         result, code = evaluate_model(
             options,

@@ -70,7 +70,7 @@ def collect_run(options: CollectOptions, progress: Progress) -> CollectResult:
     def announce() -> None:
         if collection.plan is not None and progress != "none":
             owed, expected = collection.plan.owed(options.attempts), collection.plan.ledger.expected
-            say(f"{options.model}: {owed:,} of {expected:,} runs owed → {collection.plan.files.rollouts}")
+            say(f"{options.model}: {owed:,} of {expected:,} rollouts owed → {collection.plan.files.rollouts}")
 
     collection = Collection(options, command=resume_command(), on_start=launched)
     display = make_display(progress, collection.snapshot, announce)

@@ -193,5 +193,10 @@ def _require(recipe: str | None, runs: tuple[str, ...], to: str | None) -> None:
     if Path(recipe).exists() and recipe not in RECIPES.names() and runs[-1] in RECIPES.names():
         swapped = ["rollforge", "prepare", runs[-1], recipe, *runs[:-1], "--to", to or "trl", "-o", "DIR"]
         raise UsageError("prepare takes the recipe first, then the run", hint=shlex.join(swapped))
+    if ":" in recipe and recipe not in RECIPES.names():
+        raise UsageError(
+            f"{recipe}: a recipe cannot be named by its file",
+            hint="install it as a package with an entry point of the group rollforge.recipes; ready ones: rollforge list recipes",
+        )
     if to is None:
         raise UsageError("prepare needs --to EXPORTER", hint="see them all: rollforge list exporters")

@@ -83,13 +83,11 @@ def profile(
             print_json(msgspec.to_builtins(made.summary) | {"agents": agent_entries(made.agents)})
         else:
             from rollforge.cli.render.profile import print_profile
-            from rollforge.store.failure_reasons import failures_text, verifier_failures
+            from rollforge.store.failure_reasons import failures_by_verifier
 
             print_profile(made, [str(files.rollouts) for files in index.runs], reading.where)
-            for files in index.runs:
-                why = failures_text(verifier_failures(files))
-                if why:
-                    say(f"note: {why}")
+            if why := failures_by_verifier(index.runs, index.verifier):
+                say(f"note: {why}")
             for path in made.summary.files.values():
                 say(f"wrote {path}")
         return strict_exit(index, is_strict=reading.strict)

@@ -42,7 +42,7 @@ class Choice:
     task: list[int] | None = None
     """Only rollouts of this task (give it again for more tasks)."""
     rollout: int | None = None
-    """Only this rollout of each task."""
+    """Only the rollout with this number within its task, from 0."""
     reward: float | None = None
     """Only rollouts with this reward."""
     where: str | None = None
@@ -50,7 +50,7 @@ class Choice:
     sort: str | None = None
     """Order by this column or expression, like "answer_chars desc"."""
     sample: int | None = None
-    """This many rollouts at random."""
+    """Draw this many rollouts at random."""
     seed: int = 0
     """Another seed draws another sample."""
     best: Flag = False
@@ -181,8 +181,26 @@ def show(
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
                 return print_line(seen, raw=raw, json=json)
-        print_rollouts(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+        shown = show_rollouts(index, choice.options())
+        from rollforge.cli.render.console import say
+
+        if choice.task and choice.sample is not None and 0 < len(shown) < choice.sample:
+            say(
+                f"note: no more than {len(shown)} fit, and all are shown; --rollout {choice.sample} shows the one with that number"
+            )
+        print_rollouts(shown, raw=raw, full=full, json=json, hint="" if shown else _missing(index, choice))
         return strict_exit(index, is_strict=strict)
+
+
+def _missing(index: Index, choice: Choice) -> str:
+    """The next step when the run has no such task, or no rollout with such a number."""
+    for name, numbers in (("task", choice.task or []), ("rollout", [choice.rollout])):
+        numbers_typed = [number for number in numbers if number is not None]
+        [span] = index.select(f"SELECT min({name}) AS first, max({name}) AS last FROM rollouts").to_pylist()
+        first, last = span["first"], span["last"]
+        if numbers_typed and first is not None and not any(first <= one <= last for one in numbers_typed):
+            return f"the {name}s of the run have the numbers {first} to {last}"
+    return ""
 
 
 def _show_calls(runs: list[str], choice: Choice, *, full: bool, json: bool) -> Exit:

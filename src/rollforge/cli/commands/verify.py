@@ -228,13 +228,18 @@ def _diff(run: str, a: str, b: str, *, tasks: str | None, json: bool) -> Exit:
 
 def _use(run: str, name: str, *, json: bool) -> Exit:
     from rollforge.steps.verify import use_verifier
+    from rollforge.store import RunFiles, read_manifest
 
+    before = read_manifest(RunFiles(run))
     manifest = use_verifier(run, name)
     if json:
         print_json({"run": run, "verdict_of_record": name, "manifest": str(manifest)})
     else:
         whose = "recorded verdicts" if name == "recorded" else f"verdicts of {name}"
         say(f"later commands now read the {whose} (noted in {manifest})")
+        previous = (before.verdict_of_record if before is not None else None) or "recorded"
+        if previous != name:
+            say(f"  to go back: rollforge verify {shlex.quote(run)} --use {shlex.quote(previous)}")
     return Exit.DONE
 
 

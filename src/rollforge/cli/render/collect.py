@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from rollforge.steps.collect.forecast import Forecast, ForecastRange
     from rollforge.steps.metrics import RunMetrics
+    from rollforge.store import Manifest
 
 FOLLOWS = "-c auto follows"
 """How the note on the deciding signal of concurrency begins."""
@@ -281,7 +282,7 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
 
 
 def _print_files(result: CollectResult) -> None:
-    from rollforge.store import RunFiles
+    from rollforge.store import RunFiles, read_manifest
 
     files = RunFiles(result.run)
     written = [
@@ -293,7 +294,17 @@ def _print_files(result: CollectResult) -> None:
     if result.ending in ("done", "incomplete"):
         # One shard is not the run, and failures alone have no profile: status names what is owed, and why.
         verb = "profile" if result.finished and result.shard is None else "status"
+        manifest = read_manifest(files)
+        if verb == "profile" and manifest is not None and _is_unverified(manifest):
+            say("  verifier  none: every reward is null; see them: rollforge list verifiers")
+            say(f"  next      rollforge verify {shlex.quote(result.run)} --verifier NAME")
+            return
         say(f"  next      rollforge {verb} {shlex.quote(result.run)}")
+
+
+def _is_unverified(manifest: Manifest) -> bool:
+    """Whether nobody was to judge, and nobody did."""
+    return not manifest.judged and not manifest.config.get("verifier") and not manifest.config.get("env")
 
 
 def _print_suspect(result: CollectResult) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -86,13 +86,15 @@ class _Panel:
     def _draw(self) -> RenderableType:
         from rich.text import Text
 
-        try:
+        def draw() -> RenderableType:
             snapshot = self._look()
             return draw_panel(snapshot, err().width) if snapshot else Text("reading tasks …")
-        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
-            return Text(f"the display failed: {type(error).__name__}: {error} (the run goes on)")
+
+        panel, failure = drawn(draw)
+        return Text(failure) if panel is None else panel
 
 
+T = TypeVar("T")
 LABEL = 10
 """Columns of the labels at the left of the panel."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -276,15 +278,19 @@ class _Lines:
     @staticmethod
     def _guarded(show: Callable[[], None], last_failure: str = "") -> str:
         """Run one piece of the display; report its first failure on stderr and go on."""
-        try:
-            show()
-        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
-            failure = f"the display failed: {type(error).__name__}: {error} (the run goes on)"
-            if failure != last_failure:
-                with contextlib.suppress(OSError, ValueError):
-                    print(failure, file=sys.stderr, flush=True)
-            return failure
-        return last_failure
+        _, failure = drawn(show)
+        if failure and failure != last_failure:
+            with contextlib.suppress(OSError, ValueError):
+                print(failure, file=sys.stderr, flush=True)
+        return failure or last_failure
+
+
+def drawn(draw: Callable[[], T]) -> tuple[T | None, str]:
+    """What a piece of the display returns, and how it failed: an exception would end the drawing thread unseen."""
+    try:
+        return draw(), ""
+    except Exception as error:  # noqa: BLE001  (see above)
+        return None, f"the display failed: {type(error).__name__}: {error} (the run goes on)"
 
 
 def _write_line(now: LiveSnapshot) -> None:

@@ -32,8 +32,14 @@ def print_rollouts(
     json: bool,
     sides: Sequence[str] = (),
     hides_verdict: bool = False,
+    hint: str = "",
 ) -> Exit:
-    """Print rollouts; `sides` says what each is in a pair, such as chosen and rejected."""
+    """Print rollouts.
+
+    Args:
+        sides: what each is in a pair, such as chosen and rejected.
+        hint: the next step when there is no rollout.
+    """
     if json:
         from rollforge.steps.show import as_json
 
@@ -45,7 +51,7 @@ def print_rollouts(
     elif not shown:
         raise UsageError(
             "no rollout fits",
-            hint="ask for less; what there is: rollforge metrics RUN, or profile RUN for its tasks",
+            hint=hint or "ask for less; what there is: rollforge metrics RUN, or profile RUN for its tasks",
         )
     else:
         for position, one in enumerate(shown):

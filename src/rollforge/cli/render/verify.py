@@ -107,7 +107,7 @@ def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str
         ("unjudged", f"{summary.unjudged:,}: the verifier said it cannot judge")
         if summary.unjudged
         else None,
-        ("failed", f"{summary.failed:,}: no reward, never 0") if summary.failed else None,
+        ("failed", f"{count_of(summary.failed, 'verdict')}: no reward, never 0") if summary.failed else None,
         ("not reached", f"{summary.owed:,}") if summary.owed else None,
         ("already", f"{summary.already:,} judged before, not judged again") if summary.already else None,
         ("bad lines", f"{summary.rejected_lines:,}") if summary.rejected_lines else None,

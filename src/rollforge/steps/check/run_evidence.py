@@ -23,7 +23,7 @@ from rollforge.statistics.stats import Floats
 from rollforge.steps.check.other_verdicts import other_rewards
 from rollforge.steps.check.readiness import CheckOptions, Report, check_evidence
 from rollforge.store import Manifest, RunFiles, is_alive, read_manifest
-from rollforge.store.failure_reasons import failures_text, verifier_failures
+from rollforge.store.failure_reasons import failures_by_verifier
 
 
 def check_run(
@@ -133,7 +133,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         logprobs=any(item.config.get("logprobs") is True for item in own_manifests),
         timed_out=_timed_out(index) if options.where is None else [],
         timeout_s=next((limit for item in own_manifests if (limit := _timeout(item)) is not None), None),
-        verifier_failures=failures_text([one for files in index.runs for one in verifier_failures(files)]),
+        verifier_failures=failures_by_verifier(index.runs, index.verifier),
         suspect=next((window for item in own_manifests if (window := _suspect(item)) is not None), None),
         labels=run_rates(index),
         design=next(iter(index.designs), None),

@@ -6,8 +6,9 @@ collection down (`room`), but cannot change a rollout or end a run: `GuardedObse
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -69,16 +70,12 @@ class GuardedObserver:
 
     async def room(self) -> None:
         if not self._error:
-            try:
+            with self._guarded():
                 await self._observer.room()
-            except Exception as error:  # noqa: BLE001  (as in `_call`)
-                self._fail(error)
 
     async def close(self) -> None:
-        try:
+        with self._guarded():
             await self._observer.close()
-        except Exception as error:  # noqa: BLE001  (as in `_call`)
-            self._fail(error)
 
     def shortfall(self) -> str:
         return self._error or self._observer.shortfall()
@@ -86,13 +83,15 @@ class GuardedObserver:
     def _call(self, notify: Callable[[], None]) -> None:
         if self._error:
             return
-        try:
+        with self._guarded(lets_through=RollforgeError):
             notify()
-        except RollforgeError:
+
+    @contextlib.contextmanager
+    def _guarded(self, lets_through: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        try:
+            yield
+        except lets_through:
             raise
         except Exception as error:  # noqa: BLE001  (reporting may not take a run down)
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        self._error = f"steps are no longer reported: {type(error).__name__}: {error}"
-        logger.warning("%s (said once; resume the run to report them)", self._error)
+            self._error = f"steps are no longer reported: {type(error).__name__}: {error}"
+            logger.warning("%s (said once; resume the run to report them)", self._error)

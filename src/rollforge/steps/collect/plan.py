@@ -28,6 +28,7 @@ from rollforge.records import (
     from_json,
     to_json,
 )
+from rollforge.runtime.on_error import OnError
 from rollforge.runtime.typed_decoding import convert
 from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.resume import (
@@ -198,15 +199,11 @@ def _spool(options: CollectOptions, folder: Path | None, rows_of: RowsOf | None)
     if folder is not None:
         make_directory(folder)
     handle, name = tempfile.mkstemp(dir=folder, prefix=".tasks.")  # private: it is deleted again
-    try:
-        with os.fdopen(handle, "wb") as spool:
-            if rows is None:
-                shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
-            else:
-                spool.writelines(to_json(row) + b"\n" for row in rows)
-    except BaseException:  # also when interrupted: no half file stays
-        Path(name).unlink()
-        raise
+    with OnError(Path(name).unlink), os.fdopen(handle, "wb") as spool:
+        if rows is None:
+            shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
+        else:
+            spool.writelines(to_json(row) + b"\n" for row in rows)
     return name
 
 

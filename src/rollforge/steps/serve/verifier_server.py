@@ -17,6 +17,7 @@ from aiohttp import web
 from rollforge.errors import Failure, UsageError
 from rollforge.json_shapes import RowJson
 from rollforge.records import FAILURE_KEY, TERMINAL_KEY, to_json
+from rollforge.runtime.on_error import OnErrorAwait
 from rollforge.runtime.web_guard import WebGuard, is_loopback, quiet_logger, read_limited
 from rollforge.steps.serve.aggregate import MASK_KEY, VERDICT_FIELDS_KEY, aggregate
 from rollforge.steps.serve.gym_requests import Unprocessable, read_body, read_verdicts, read_verify
@@ -77,11 +78,8 @@ class VerifierServer:
 
     async def __aenter__(self) -> Self:
         await self._judge.start()
-        try:
+        async with OnErrorAwait(lambda _: self._judge.close()):
             await self._listen()
-        except BaseException:  # also when cancelled: the verifier's processes end
-            await self._judge.close()
-            raise
         return self
 
     async def __aexit__(

@@ -21,7 +21,7 @@ from rollforge.rollouts import has_plain_key
 from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.verify.judge_cost import JudgeMeter, joined_spending, note_costs
 from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
-from rollforge.steps.verify.verdicts import VerdictRow, read_verdicts
+from rollforge.steps.verify.verdicts import VerdictRow, read_verdicts, whose_count
 from rollforge.steps.verify.verify_loop import VerifySnapshot
 from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.steps.verify.verify_worker import (
@@ -118,7 +118,11 @@ class SpreadVerification:
             if self._meter.is_asked:
                 price = self._meter.price
                 await asyncio.to_thread(note_costs, self.files, price.text if price is not None else None)
-        return self._summary(verifier)
+        summary = self._summary(verifier)
+        summary.notes += await asyncio.to_thread(
+            whose_count, self.files, options.run, verifier.name, has_reward=bool(summary.judged)
+        )
+        return summary
 
     def _parts_to_judge(self, verifier: Verifier) -> list[VerifyUnit]:
         """Shards as they are; a single file by byte ranges, as long as its rows say their keys and nobody needs whole groups."""

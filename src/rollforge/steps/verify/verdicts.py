@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -25,7 +26,7 @@ from rollforge.records import (
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
 from rollforge.runtime.typed_decoding import json_decoder
-from rollforge.store import RunFiles, mend_tail, write_atomically
+from rollforge.store import RunFiles, mend_tail, read_manifest, write_atomically
 from rollforge.store.lock import is_held
 from rollforge.store.reading import UNREADABLE, read_json
 from rollforge.store.rollout_parts import parts_of
@@ -166,6 +167,34 @@ class FailureFile:
         ship_lines(self._path, data)
 
 
+def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool) -> list[str]:
+    """Says whose verdicts later commands read after `name` judged, and how to change that; empty where it is the only one.
+
+    Args:
+        run: the run as the user calls it.
+        has_reward: `name` gave a reward.
+    """
+    use = f"rollforge verify {shlex.quote(str(run))} --use"
+    change = f"; to read those of {name}: {use} {shlex.quote(name)}" if has_reward else ""
+    manifest = read_manifest(files)
+    of_record = manifest.verdict_of_record if manifest is not None else None
+    if of_record is not None:
+        return [] if of_record == name else [f"later commands still read the verdicts of {of_record}{change}"]
+    if _has_inline_rewards(files):
+        return [
+            f"later commands still read the rewards in the rollouts file, and others only where it has none{change}"
+        ]
+    others = [other for other in _later_verifiers(files) if other != name]
+    if not others:
+        return []
+    if not has_reward:
+        return [f"{name} gave no reward: later commands still read the verdicts of {', '.join(others)}"]
+    return [
+        f"later commands read the verdicts of {name} from now on, and those of {', '.join(others)} where it gave no reward; "
+        f"to go back: {use} {shlex.quote(others[-1])}"
+    ]
+
+
 def use_verifier(run: str | Path, name: str) -> Path:
     """Make a verifier's verdicts the ones that later commands read, or again the recorded ones; returns the manifest's path."""
     files = RunFiles(run)
@@ -178,8 +207,12 @@ def use_verifier(run: str | Path, name: str) -> Path:
         )
     verifier_names = known_verifiers(files)
     if name not in verifier_names and name != RECORDED:
+        has_failed = any(row.verifier == name for row, _ in _later_rows(files))
+        what = (
+            f"{name!r} gave no reward in this run" if has_failed else f"no verdict in this run is by {name!r}"
+        )
         raise UsageError(
-            f"no verdict in this run is by {name!r}{did_you_mean(name, verifier_names)}",
+            f"{what}{did_you_mean(name, verifier_names)}",
             hint=f"judged by: {', '.join(verifier_names) or 'nobody'}; first run: rollforge verify {run} --verifier {name}",
         )
     manifest: JsonFields = {"rollforge": __version__, "state": "done"}
@@ -195,17 +228,35 @@ class _Inline(msgspec.Struct):
         verifier: str | None = None
 
     own: _Own | None = msgspec.field(name="_rf", default=None)
+    reward: object = None
 
 
 def known_verifiers(files: RunFiles) -> list[str]:
     """Names of all verifiers that gave a reward in the run; for inline verdicts the first rows are asked."""
-    names = dict.fromkeys(row.verifier for row, _ in read_verdicts(files.verdicts) if row.reward is not None)
+    names = dict.fromkeys(_later_verifiers(files))
+    names |= dict.fromkeys(row.own.verifier for row in _first_rows(files) if row.own and row.own.verifier)
+    return list(names)
+
+
+def _later_verifiers(files: RunFiles) -> list[str]:
+    """Names of the verifiers that gave a reward in a later verdict."""
+    return list(dict.fromkeys(row.verifier for row, _ in _later_rows(files) if row.reward is not None))
+
+
+def _later_rows(files: RunFiles) -> Iterator[tuple[VerdictRow, bytes]]:
+    """The rows of all verdicts files of a run."""
+    return chain.from_iterable(read_verdicts(part.path) for part in parts_of(files).verdicts)
+
+
+def _has_inline_rewards(files: RunFiles) -> bool:
+    """Whether one of the first rollouts has a reward of its own."""
+    return any(row.reward is not None for row in _first_rows(files))
+
+
+def _first_rows(files: RunFiles) -> Iterator[_Inline]:
     decode = json_decoder(_Inline, strict=False).decode
     for line in islice(chain.from_iterable(part.lines() for part in parts_of(files).rollouts), 1000):
         try:
-            own = decode(line).own
+            yield decode(line)
         except UNREADABLE:
             continue
-        if own is not None and own.verifier:
-            names[own.verifier] = None
-    return list(names)

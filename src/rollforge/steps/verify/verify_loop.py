@@ -21,7 +21,7 @@ from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.judge_cost import JudgeMeter, note_costs
 from rollforge.steps.verify.rollout_source import RolloutSource
 from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
-from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
+from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line, whose_count
 from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.verifiers.base import load_verifier
@@ -164,9 +164,13 @@ class Verification:
                 await verdicts.close()
                 tasks.close()
                 self._note_costs()
-                if is_new and not self.files.verdicts.stat().st_size:
+                if is_new and self.files.verdicts.exists() and not self.files.verdicts.stat().st_size:
                     self.files.verdicts.unlink()
-        return self.summary()
+        summary = self.summary()
+        summary.notes += whose_count(
+            self.files, self.options.run, self.judge.name, has_reward=bool(summary.judged)
+        )
+        return summary
 
     def _note_costs(self) -> None:
         if self.meter.is_asked:

@@ -10,6 +10,7 @@ they raise. It judges form only; a well-formed answer to another question passes
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rollforge.errors import UsageError
@@ -75,7 +76,7 @@ def follows(instruction: str, text: str, arguments: Arguments) -> bool:
         is_followed = checker(
             text, arguments
         )  # run for an empty text too, so that a faulty task always shows
-    except Exception as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, re.error) as error:
         raise ValueError(f"{instruction}: {error}") from error
     return is_followed and bool(text.strip())
 

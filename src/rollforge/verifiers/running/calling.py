@@ -171,11 +171,16 @@ def _bind(verifier: Verifier) -> Callable[..., Any]:
 
 
 def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception as error:  # noqa: BLE001  (a user's __repr__ may raise anything)
-        text = f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
+    text = _written(lambda: repr(value), f"<{type(value).__qualname__} whose repr raised {{}}>")
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _written(write: Callable[[], str], otherwise: str) -> str:
+    """A text that a user's class writes of itself; `otherwise`, with the error's name, if that raises."""
+    try:
+        return write()
+    except Exception as error:  # noqa: BLE001  (a user's __repr__ or __str__ may raise anything)
+        return otherwise.format(type(error).__name__)
 
 
 def verifier_failure(message: str) -> Failure:
@@ -189,10 +194,8 @@ def failure_message(error: BaseException, verifier: Verifier | None = None) -> s
         return f"{error} ({error.hint})" if error.hint else str(error)
     if isinstance(error, Failure):
         return error.message
-    try:
-        last = " ".join("".join(traceback.format_exception_only(error)).split("\n")).strip()
-    except Exception:  # noqa: BLE001  (a user's __str__ may raise anything)
-        last = type(error).__qualname__
+    last = _written(lambda: "".join(traceback.format_exception_only(error)), type(error).__qualname__)
+    last = " ".join(last.split("\n")).strip()
     source = _position_of(error, verifier)
     if len(last) > MESSAGE_CHARS - 300:
         last = last[: MESSAGE_CHARS - 300] + "…"

@@ -21,6 +21,7 @@ import msgspec
 
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.records import Response, Task, Verdict
+from rollforge.runtime.on_error import OnErrorAwait
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.building_blocks.answer_limit import TIMED_OUT
 from rollforge.verifiers.running.calling import (
@@ -249,11 +250,8 @@ class WorkerPool:
                 return
             await lost.close()
             fresh = Spawner(self._verifier, self._memory_mb, self._output)
-            try:
+            async with OnErrorAwait(lambda _: fresh.close()):
                 await fresh.start()
-            except BaseException:  # also when cancelled: the new worker ends
-                await fresh.close()
-                raise
             self._spawner = fresh  # only now: nobody may ask it for a worker before it has said hello
 
     async def _add(self) -> None:
