@@ -17,7 +17,7 @@ from rollforge.checks.building_blocks.finding import Finding, Share
 from rollforge.checks.building_blocks.stream import Watch
 from rollforge.checks.change import Step
 from rollforge.checks.health import is_loop
-from rollforge.checks.pairs import all_pairs
+from rollforge.checks.pairs import all_pairs, small_gaps
 from rollforge.checks.sampling import unknown_tools
 from rollforge.steps.check import CheckOptions, check_evidence
 from rollforge.testing import Shape, healthy_run
@@ -131,6 +131,20 @@ def test_failing_verdicts_are_a_signal_after_fifty(verdicts: int, is_signal: boo
             assert is_signal or "failures" not in watch.signals
 
 
+@pytest.mark.parametrize(("different", "is_signal"), [(10, False), (11, True)])
+def test_equal_answers_judged_differently_are_a_signal_if_surely_above_a_twentieth(
+    different: int, is_signal: bool
+) -> None:
+    watch = Watch()
+    for number in range(96):
+        reward = float(number % 2)
+        again = 1 - reward if number < different else reward
+        for given in (reward, again):
+            watch.observe(number, given, answer_hash=7, at=float(number))
+    said = f"{different} of 96 repeated answers were judged differently"
+    assert watch.signals == ({"consistency": said} if is_signal else {})
+
+
 def test_names_come_with_the_most_frequent_first() -> None:
     names = TextCodes(pa.chunked_array([["b", "a", "c", "a", None, "c", "a"]]))
     assert list(names.counts().items()) == [("a", 3), ("c", 2), ("b", 1)]
@@ -153,6 +167,32 @@ def test_pairs_are_the_best_with_the_worst_then_inwards() -> None:
     pairs = all_pairs(run)
     assert sorted(zip(pairs.gaps.tolist(), *(column.tolist() for column in pairs[1:]), strict=True)) == [
         (0.25, 0, 1, 0), (0.25, 1, 5, 4), (1.0, 0, 3, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gaps", "said"),
+    [
+        ([0.05] * 10 + [0.2] * 5 + [0.3] * 5, "mean gap of 20 pairs is 0.15; 50% are below 0.1, 25% at least 0.3"),
+        ([0.05] * 10 + [0.1] * 5 + [0.4] * 5, "mean gap of 20 pairs is 0.15; 50% are below 0.1, 25% at least 0.3"),
+        ([0.05] * 10 + [0.2] * 4 + [0.3] * 5, None),  # too few pairs to say
+        ([0.2] * 20, None),
+        ([0.09] * 17 + [0.9] * 3, "mean gap of 20 pairs is 0.21; 85% are below 0.1, 15% at least 0.3"),
+        ([0.09] * 13 + [0.9] * 7, None),  # 65 % of 20 need not be more than half
+    ],
+)  # fmt: skip
+def test_small_gaps_are_told_by_their_mean_or_by_how_many_are_unclear(
+    gaps: list[float], said: str | None
+) -> None:
+    run: Any = SimpleNamespace(
+        by_reward=np.arange(2 * len(gaps)),
+        scaled=np.array([reward for gap in gaps for reward in (0.0, gap)]),
+        profile=SimpleNamespace(n=np.full(len(gaps), 2)),
+        shared={},
+        range=SimpleNamespace(note=""),
+        name="run",
+    )
+    found = small_gaps.run(run, {"min_mean": 0.2, "unclear": 0.1, "max_unclear": 0.5})
+    assert [one.text.removeprefix("the ") for one in found] == ([said] if said else [])
 
 
 @pytest.mark.parametrize(("mean", "is_likely"), [(0.0, True), (1.0, True), (0.5, False)])
