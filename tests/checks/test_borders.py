@@ -13,10 +13,14 @@ import pytest
 
 from rollforge.checks import identical
 from rollforge.checks.building_blocks.coded_columns import TextCodes, ends_of
+from rollforge.checks.building_blocks.evidence_source import ProbeOutcome
 from rollforge.checks.building_blocks.finding import Finding, Share
 from rollforge.checks.building_blocks.stream import Watch
+from rollforge.checks.building_blocks.text_samples import names, repeats
 from rollforge.checks.change import Step
+from rollforge.checks.consistency import inconsistent_verdicts
 from rollforge.checks.health import is_loop
+from rollforge.checks.opinions import failed_probe
 from rollforge.checks.pairs import all_pairs, small_gaps
 from rollforge.checks.sampling import unknown_tools
 from rollforge.steps.check import CheckOptions, check_evidence
@@ -246,3 +250,61 @@ def test_what_to_do_next_ends_with_its_command() -> None:
         _, computed, rest = step.rpartition("{run.status}")
         assert not program or not re.search(r"; | does |`", line), step
         assert not computed or not rest, step
+
+
+PROMPT = "How many apples are left after Mary gave three of her seven apples away?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "prompt", "is_echo"),
+    [
+        (PROMPT, PROMPT, True),
+        (PROMPT.upper() + " **Four.**", PROMPT, True),
+        (PROMPT + " She has seven and gives three away, so four are left.", PROMPT, False),
+        ("Four apples are left.", PROMPT, False),
+        (PROMPT[:40], PROMPT, False),
+        (PROMPT[:100] * 2, PROMPT * 2, True),
+        ("2 + 2 = ?", "2 + 2 = ?", False),  # too short to tell
+    ],
+)
+def test_an_echo_is_the_prompt_and_hardly_anything_else(answer: str, prompt: str, is_echo: bool) -> None:
+    assert repeats(answer, prompt) is is_echo
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("it is 17", True), ("it is 17.", True), ("$17$", True), ("(17)", True), ("17, then 3", True),
+        ("it is 175", False), ("it is 317", False), ("it is 3.17", False), ("it is -17", False), ("it is 17.5", False),
+        ("it is x_17", False), ("it is 17_x", False), ("it is 17,5", False), ("first 170, then 17", True),
+        ("first 17, then 170", True), ("", False),
+    ],
+)  # fmt: skip
+def test_an_expected_answer_is_named_as_a_word_of_its_own(text: str, is_named: bool) -> None:
+    assert names(text, " $17 ") is is_named
+    assert not names(text, " ")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "judged", "is_found"), [(["a"], 5, True), ([], 5, False), (["a"], 0, False), (None, 5, False)]
+)
+def test_a_failed_probe_is_an_error_where_something_was_judged(
+    reasons: list[str] | None, judged: int, is_found: bool
+) -> None:
+    probe = None if reasons is None else ProbeOutcome(reasons=reasons, is_broken=bool(reasons))
+    run: Any = SimpleNamespace(probe=probe, judged_n=judged, verify=lambda words: f"rollforge verify {words}")
+    assert [one.level for one in failed_probe.run(run, {})] == (["error"] if is_found else [])
+
+
+@pytest.mark.parametrize(("different", "level"), [(0, None), (2, "warning"), (3, "error")])
+def test_two_answers_judged_differently_are_a_warning_and_three_of_few_an_error(
+    different: int, level: str | None
+) -> None:
+    code = np.repeat(np.arange(4), 2)
+    run: Any = SimpleNamespace(
+        judged=np.ones(8, dtype=bool), answer_chars=np.full(8, 9), tool_calls=np.zeros(8), answer_code=code,
+        scaled=np.where((np.arange(8) % 2 == 1) & (code < different), 1.0, 0.0),
+        lines=lambda positions: [], verify=lambda words: f"rollforge verify {words}",
+    )  # fmt: skip
+    found = inconsistent_verdicts.run(run, {"gap": 0.1, "max_share": 0.05})
+    assert [one.level for one in found] == ([level] if level else [])
