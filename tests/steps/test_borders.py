@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
-from rollforge.adaptive.design import SamplingDesign
+from rollforge.adaptive.design import DESIGN, SamplingDesign
 from rollforge.errors import Failure, UsageError
 from rollforge.index import open_index
 from rollforge.index.row_facts import AnswerFacts
@@ -416,3 +417,25 @@ def test_facts_of_a_written_row_are_those_of_its_answer() -> None:
         0,
     )
     assert np.isnan(unknown.reward) and not unknown.truncated and not unknown.error_text
+
+
+@pytest.mark.parametrize(
+    ("samples", "before", "is_refused"),
+    [(3, None, True), (4, None, True), (5, None, False), (4, "mean_reward < 1", False), (4, "mean_reward < 0.5", True)],
+)  # fmt: skip
+def test_a_top_up_needs_more_samples_than_every_task_has_unless_it_goes_on(
+    samples: int, before: str | None, is_refused: bool
+) -> None:
+    old = Manifest(rollforge="0", state="done", samples=4)
+    if before is not None:
+        design = SamplingDesign(first=4, whole=4, most=4, base=4, top_up=before)
+        old.extra[DESIGN] = msgspec.to_builtins(design)
+    options = CollectOptions(
+        input="t.jsonl", out="run", model="simulated", samples=samples, top_up="mean_reward < 1"
+    )
+    if is_refused:
+        with pytest.raises(UsageError, match=f"has 4 samples already, and -k is {samples}"):
+            design_of(options, old)
+    else:
+        made = design_of(options, old)
+        assert made is not None and (made.first, made.whole, made.most, made.base) == (4, samples, samples, 4)

@@ -15,8 +15,8 @@ import pytest
 from rollforge.store import RunFiles, bucket, bucket_storage
 from rollforge.store.batches import BatchEvent, SentBatch
 from rollforge.store.bucket import WorkingCopy
-from rollforge.store.costs import _joined
-from rollforge.store.failure_reasons import failures_text, verifier_failures
+from rollforge.store.costs import _joined, dollars
+from rollforge.store.failure_reasons import SHOWN, cause_text, failures_text, verifier_failures
 from rollforge.store.find import _what_is_there, runs_in
 from rollforge.store.ledger import Ledger
 from rollforge.store.manifest import is_alive
@@ -270,3 +270,19 @@ def test_a_process_that_ended_has_no_start() -> None:
     assert _start_of(child) is None
     os.waitpid(child, 0)
     assert _start_of(child) is None
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (None, "unknown"), (0.0, "$0.00"), (0.00099, "$0.00099"), (0.001, "$0.0010"), (0.9, "$0.9000"),
+        (1.0, "$1.00"), (1234.5, "$1,234.50"),
+    ],
+)  # fmt: skip
+def test_small_amounts_have_more_decimals(amount: float | None, text: str) -> None:
+    assert dollars(amount) == text
+
+
+def test_a_cause_is_cut_where_it_is_longer_than_is_shown() -> None:
+    assert cause_text([("a" * SHOWN, 1)]) == f"{'a' * SHOWN} (1 of 1 attempt)"
+    assert cause_text([("a" * (SHOWN + 1), 20), ("b", 4)]) == f"{'a' * SHOWN}… (20 of 24 attempts)"
