@@ -2,8 +2,9 @@
 
 A seeded sample of mutants over statistics, adaptive sampling, recipes, checks, index, store, steps, proxy,
 environments and importers: a flipped comparison, a boundary moved by one (`<` to `<=`), another threshold (limits of
-checks included), a reversed sort order, a join with a key too few. Each is planted in a temporary copy of the tree.
-Prints which ones the tests caught; exit code 1 when fewer than `--least` of 60 are.
+checks included), a reversed sort order, a join with a key too few, `and` for `or`, `not in` for `in`, a lost `not`.
+Each is planted in a temporary copy of the tree. Prints which ones the tests caught; exit code 1 when fewer than
+`--least` of 60 are.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ SAME_RESULT = {
 
 FLIPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 
 BOUNDARIES: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -185,7 +187,17 @@ class _Sites(ast.NodeTransformer):
             moved = self._plant(node, "boundary", ast.Compare(node.left, [boundary()], node.comparators))
             if moved is not node:
                 return moved
-        return self._plant(node, "comparison", ast.Compare(node.left, [flip()], node.comparators))
+        kind = "logic" if flip in (ast.In, ast.NotIn) else "comparison"
+        return self._plant(node, kind, ast.Compare(node.left, [flip()], node.comparators))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        return self._plant(node, "logic", ast.BoolOp(other, node.values))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return self._plant(node, "logic", node.operand) if isinstance(node.op, ast.Not) else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -287,7 +299,7 @@ def sample(count: int, seed: int) -> list[Mutant]:
     by_area = {area: mutants_of(area) for area in AREAS}
     for mutants in by_area.values():
         mutants.sort(key=lambda one: _rank(one, seed))
-    kinds = ("threshold", "comparison", "boundary", "sort order", "join key")
+    kinds = ("threshold", "comparison", "boundary", "sort order", "join key", "logic")
     turn = 0
     while len(chosen) < count and any(by_area.values()):
         area = list(AREAS)[turn % len(AREAS)]

@@ -11,8 +11,8 @@ from rollforge.adaptive.stage_estimates import over_strata
 from rollforge.recipes.base import RecipeOptions
 from rollforge.statistics import stats
 from rollforge.statistics.at_k import groups_by_size
-from rollforge.statistics.intervals import paired_difference
-from rollforge.statistics.stats import first_positions, summarize_groups
+from rollforge.statistics.intervals import incomplete_beta, paired_difference
+from rollforge.statistics.stats import first_positions, histogram_between, summarize_groups
 from rollforge.steps.collect.goal.from_options import make_design
 from rollforge.steps.collect.goal.goal_options import GoalOptions
 from rollforge.steps.collect.goal.task_book import TaskBook, TaskSummary, needed_for
@@ -168,3 +168,19 @@ def test_groups_of_one_size_have_the_same_summaries_as_each_alone(
     assert together.min == pytest.approx(values.min(axis=1))
     assert together.max == pytest.approx(values.max(axis=1))
     assert together.median == pytest.approx(np.median(values, axis=1))
+
+
+@pytest.mark.parametrize(("x", "value"), [(-0.5, 0.0), (0.0, 0.0), (0.5, 0.6875), (1.0, 1.0), (1.5, 1.0)])
+def test_the_incomplete_beta_function_is_0_below_its_range_and_1_above(x: float, value: float) -> None:
+    assert incomplete_beta(2.0, 3.0, x) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "edges"),
+    [(0.2, 0.7, (0.0, 1.0)), (0.0, 1.0, (0.0, 1.0)), (-0.5, 0.5, (-0.5, 0.5)), (0.2, 3.0, (0.2, 3.0)), (4.0, 4.0, (3.5, 4.5))],
+)  # fmt: skip
+def test_a_histogram_within_0_and_1_goes_from_0_to_1(
+    low: float, high: float, edges: tuple[float, float]
+) -> None:
+    made = histogram_between(low, high, np.array([low, np.nan, high]))
+    assert (made.edges[0], made.edges[-1]) == pytest.approx(edges) and sum(made.counts) == 2

@@ -13,11 +13,15 @@ import pytest
 
 from rollforge.checks import identical
 from rollforge.checks.building_blocks.coded_columns import TextCodes, ends_of
+from rollforge.checks.building_blocks.evidence_source import ProbeOutcome
 from rollforge.checks.building_blocks.finding import Finding, Share
 from rollforge.checks.building_blocks.stream import Watch
+from rollforge.checks.building_blocks.text_samples import names, repeats
 from rollforge.checks.change import Step
+from rollforge.checks.consistency import inconsistent_verdicts
 from rollforge.checks.health import is_loop
-from rollforge.checks.pairs import all_pairs
+from rollforge.checks.opinions import failed_probe
+from rollforge.checks.pairs import all_pairs, small_gaps
 from rollforge.checks.sampling import unknown_tools
 from rollforge.steps.check import CheckOptions, check_evidence
 from rollforge.testing import Shape, healthy_run
@@ -131,6 +135,20 @@ def test_failing_verdicts_are_a_signal_after_fifty(verdicts: int, is_signal: boo
             assert is_signal or "failures" not in watch.signals
 
 
+@pytest.mark.parametrize(("different", "is_signal"), [(10, False), (11, True)])
+def test_equal_answers_judged_differently_are_a_signal_if_surely_above_a_twentieth(
+    different: int, is_signal: bool
+) -> None:
+    watch = Watch()
+    for number in range(96):
+        reward = float(number % 2)
+        again = 1 - reward if number < different else reward
+        for given in (reward, again):
+            watch.observe(number, given, answer_hash=7, at=float(number))
+    said = f"{different} of 96 repeated answers were judged differently"
+    assert watch.signals == ({"consistency": said} if is_signal else {})
+
+
 def test_names_come_with_the_most_frequent_first() -> None:
     names = TextCodes(pa.chunked_array([["b", "a", "c", "a", None, "c", "a"]]))
     assert list(names.counts().items()) == [("a", 3), ("c", 2), ("b", 1)]
@@ -153,6 +171,32 @@ def test_pairs_are_the_best_with_the_worst_then_inwards() -> None:
     pairs = all_pairs(run)
     assert sorted(zip(pairs.gaps.tolist(), *(column.tolist() for column in pairs[1:]), strict=True)) == [
         (0.25, 0, 1, 0), (0.25, 1, 5, 4), (1.0, 0, 3, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gaps", "said"),
+    [
+        ([0.05] * 10 + [0.2] * 5 + [0.3] * 5, "mean gap of 20 pairs is 0.15; 50% are below 0.1, 25% at least 0.3"),
+        ([0.05] * 10 + [0.1] * 5 + [0.4] * 5, "mean gap of 20 pairs is 0.15; 50% are below 0.1, 25% at least 0.3"),
+        ([0.05] * 10 + [0.2] * 4 + [0.3] * 5, None),  # too few pairs to say
+        ([0.2] * 20, None),
+        ([0.09] * 17 + [0.9] * 3, "mean gap of 20 pairs is 0.21; 85% are below 0.1, 15% at least 0.3"),
+        ([0.09] * 13 + [0.9] * 7, None),  # 65 % of 20 need not be more than half
+    ],
+)  # fmt: skip
+def test_small_gaps_are_told_by_their_mean_or_by_how_many_are_unclear(
+    gaps: list[float], said: str | None
+) -> None:
+    run: Any = SimpleNamespace(
+        by_reward=np.arange(2 * len(gaps)),
+        scaled=np.array([reward for gap in gaps for reward in (0.0, gap)]),
+        profile=SimpleNamespace(n=np.full(len(gaps), 2)),
+        shared={},
+        range=SimpleNamespace(note=""),
+        name="run",
+    )
+    found = small_gaps.run(run, {"min_mean": 0.2, "unclear": 0.1, "max_unclear": 0.5})
+    assert [one.text.removeprefix("the ") for one in found] == ([said] if said else [])
 
 
 @pytest.mark.parametrize(("mean", "is_likely"), [(0.0, True), (1.0, True), (0.5, False)])
@@ -206,3 +250,61 @@ def test_what_to_do_next_ends_with_its_command() -> None:
         _, computed, rest = step.rpartition("{run.status}")
         assert not program or not re.search(r"; | does |`", line), step
         assert not computed or not rest, step
+
+
+PROMPT = "How many apples are left after Mary gave three of her seven apples away?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "prompt", "is_echo"),
+    [
+        (PROMPT, PROMPT, True),
+        (PROMPT.upper() + " **Four.**", PROMPT, True),
+        (PROMPT + " She has seven and gives three away, so four are left.", PROMPT, False),
+        ("Four apples are left.", PROMPT, False),
+        (PROMPT[:40], PROMPT, False),
+        (PROMPT[:100] * 2, PROMPT * 2, True),
+        ("2 + 2 = ?", "2 + 2 = ?", False),  # too short to tell
+    ],
+)
+def test_an_echo_is_the_prompt_and_hardly_anything_else(answer: str, prompt: str, is_echo: bool) -> None:
+    assert repeats(answer, prompt) is is_echo
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("it is 17", True), ("it is 17.", True), ("$17$", True), ("(17)", True), ("17, then 3", True),
+        ("it is 175", False), ("it is 317", False), ("it is 3.17", False), ("it is -17", False), ("it is 17.5", False),
+        ("it is x_17", False), ("it is 17_x", False), ("it is 17,5", False), ("first 170, then 17", True),
+        ("first 17, then 170", True), ("", False),
+    ],
+)  # fmt: skip
+def test_an_expected_answer_is_named_as_a_word_of_its_own(text: str, is_named: bool) -> None:
+    assert names(text, " $17 ") is is_named
+    assert not names(text, " ")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "judged", "is_found"), [(["a"], 5, True), ([], 5, False), (["a"], 0, False), (None, 5, False)]
+)
+def test_a_failed_probe_is_an_error_where_something_was_judged(
+    reasons: list[str] | None, judged: int, is_found: bool
+) -> None:
+    probe = None if reasons is None else ProbeOutcome(reasons=reasons, is_broken=bool(reasons))
+    run: Any = SimpleNamespace(probe=probe, judged_n=judged, verify=lambda words: f"rollforge verify {words}")
+    assert [one.level for one in failed_probe.run(run, {})] == (["error"] if is_found else [])
+
+
+@pytest.mark.parametrize(("different", "level"), [(0, None), (2, "warning"), (3, "error")])
+def test_two_answers_judged_differently_are_a_warning_and_three_of_few_an_error(
+    different: int, level: str | None
+) -> None:
+    code = np.repeat(np.arange(4), 2)
+    run: Any = SimpleNamespace(
+        judged=np.ones(8, dtype=bool), answer_chars=np.full(8, 9), tool_calls=np.zeros(8), answer_code=code,
+        scaled=np.where((np.arange(8) % 2 == 1) & (code < different), 1.0, 0.0),
+        lines=lambda positions: [], verify=lambda words: f"rollforge verify {words}",
+    )  # fmt: skip
+    found = inconsistent_verdicts.run(run, {"gap": 0.1, "max_share": 0.05})
+    assert [one.level for one in found] == ([level] if level else [])

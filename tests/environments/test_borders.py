@@ -8,12 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rollforge.environments import openenv, textarena, verifiers_v0
 from rollforge.environments.base import ROW_KEY, EnvironmentSpec
 from rollforge.environments.openenv import Full, OpenEnv, Refused, _error, _ServerError
 from rollforge.environments.verifiers import _require
+from rollforge.environments.verifiers_harness import HarnessTools
 from rollforge.environments.verifiers_release import source_digest
 from rollforge.environments.verifiers_v1 import Played, VerifiersV1Agent, _sequences
 from rollforge.errors import Failure, UsageError
@@ -106,6 +110,74 @@ def test_an_episode_is_that_of_its_own_role_and_fails_with_it() -> None:
     agent._player = ""
     with pytest.raises(Failure, match="the solver broke"):
         agent._outcome(episode, [user, played("solver", 1.0, is_trained=True, error="the solver broke")])
+
+
+def test_an_episode_without_a_call_of_its_own_role_is_a_failure() -> None:
+    def played(name: str, calls: list[str]) -> Played:
+        trace = SimpleNamespace(
+            agent=SimpleNamespace(name=name, trainable=True),
+            ok=True,
+            errors=[],
+            timing=SimpleNamespace(finalize=SimpleNamespace(start=1.0)),
+        )
+        return Played(trace, cast("Any", SimpleNamespace(failure=None, calls=calls)))
+
+    agent: Any = object.__new__(VerifiersV1Agent)
+    episode = SimpleNamespace(errors=[])
+    for player, parts in (
+        ("", []),
+        ("solver", [played("user", ["a call"])]),
+        ("solver", [played("solver", []), played("user", ["a call"])]),
+    ):
+        agent._player = player
+        with pytest.raises(Failure, match="the environment made no model call"):
+            agent._outcome(episode, parts)
+
+
+@pytest.mark.parametrize("kind", ["absent", "plain", "async"])
+async def test_an_environments_own_teardown_is_awaited_if_it_is_async(kind: str) -> None:
+    ended: list[str] = []
+
+    async def teardown() -> None:
+        ended.append("async")
+
+    own = {
+        "absent": {},
+        "plain": {"teardown": lambda: ended.append("plain")},
+        "async": {"teardown": teardown},
+    }
+    agent: Any = object.__new__(verifiers_v0.VerifiersAgent)
+    agent._environment = SimpleNamespace(**own[kind])
+    await agent.close()
+    assert ended == (["async"] if kind == "async" else [])
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        ({"action": "allow"}, "error: there is no tool 'look'"),
+        ({"action": "deny", "message": {"role": "tool", "content": "not now"}}, "not now"),
+        ({"action": "stop", "reason": "enough"}, None),
+    ],
+)
+async def test_the_task_decides_whether_a_tool_runs(decision: dict[str, Any], said: str | None) -> None:
+    asked: list[Any] = []
+
+    async def gate(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.json_response(decision)
+
+    app = web.Application()
+    app.router.add_post("/gate", gate)
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        tools = HarnessTools(http, {}, 5.0, str(server.make_url("/gate")))
+        call: Any = {"id": "c1", "function": {"name": "look", "arguments": '{"where": "up"}'}}
+        if said is None:
+            with pytest.raises(RuntimeError, match="enough"):
+                await tools.answer(call)
+        else:
+            assert (await tools.answer(call)).get("content") == said
+    assert asked == [{"tool_call_id": "c1", "name": "look", "arguments": {"where": "up"}}]
 
 
 def test_a_game_has_a_hundred_episodes_by_default_each_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
+from rollforge.adaptive.design import DESIGN, SamplingDesign
 from rollforge.errors import Failure, UsageError
 from rollforge.index import open_index
+from rollforge.index.row_facts import AnswerFacts
 from rollforge.recipes.base import RecipeOptions
+from rollforge.recipes.recipe_columns import facts_of
 from rollforge.rollouts import RolloutReader
 from rollforge.simulate import SimulatedServer, SimulateOptions
 from rollforge.steps.check.other_verdicts import other_rewards
@@ -22,8 +26,9 @@ from rollforge.steps.collect.batch.results import _keep
 from rollforge.steps.collect.batch.rounds import BatchRounds
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.goal import goal_schedule
-from rollforge.steps.collect.goal.from_options import make_design
+from rollforge.steps.collect.goal.from_options import make_design, prepare_words
 from rollforge.steps.collect.goal.goal_options import GoalOptions
+from rollforge.steps.collect.goal.setup import design_of
 from rollforge.steps.collect.live import Live
 from rollforge.steps.collect.step import Collection
 from rollforge.steps.collect.task_writer import BadTaskLine, BadTasks
@@ -38,7 +43,7 @@ from rollforge.steps.prepare.rollout_pool import _groups
 from rollforge.steps.prepare.settings import SelectionSettings
 from rollforge.steps.verify.choice import grouped
 from rollforge.steps.verify.flips import _Side, compare, flip_keys
-from rollforge.store import RunFiles
+from rollforge.store import Manifest, RunFiles
 from tests.builders import make_rollout, write_rows
 from tests.steps.test_collect import write_tasks
 
@@ -348,3 +353,89 @@ def test_the_rollouts_of_a_task_are_its_own_whatever_the_order_of_the_lines(tmp_
             own = recorded.of(task)
             assert {facts.reward for facts in own.facts.values()} == {float(task == 1)}
             assert (set(own.facts), own.earlier) == ({0, 1}, earlier)
+
+
+@pytest.mark.parametrize(
+    ("state", "goal", "top_up", "base"),
+    [
+        ("done", None, "mean_reward < 1", 4),
+        ("interrupted", None, "mean_reward < 1", 4),
+        ("done", "grpo=5", None, 4),
+        ("interrupted", "grpo=5", None, 0),
+        ("done", None, None, None),
+        (None, "grpo=5", None, 0),
+        (None, None, "mean_reward < 1", "there is none"),
+    ],
+)
+def test_a_design_begins_with_the_samples_that_every_task_has(
+    state: str | None, goal: str | None, top_up: str | None, base: int | str | None
+) -> None:
+    old: Any = Manifest(rollforge="0", state=cast("Any", state), samples=4) if state is not None else None
+    options = CollectOptions(
+        input="t.jsonl", out="run", model="simulated", samples=8, goal=goal, top_up=top_up
+    )
+    if isinstance(base, str):
+        with pytest.raises(UsageError, match=base):
+            design_of(options, old)
+    else:
+        design = design_of(options, old)
+        assert (design and design.base) == base
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "words"),
+    [
+        ("sft", {}, ""),
+        ("sft", {"min_gap": 0.5, "min_spread": 0.1, "min_reward": 0.5}, "--min-reward 0.5"),
+        ("dpo", {}, ""),
+        ("dpo", {"min_gap": 0.5, "min_spread": 0.1}, "--min-gap 0.5"),
+        ("rm", {"min_gap": 0.0}, "--min-gap 0"),
+        ("grpo", {"min_gap": 0.5}, ""),
+        ("grpo", {"min_spread": 0.1, "band": (0.25, 0.75)}, "--min-spread 0.1 --band 0.25-0.75"),
+    ],
+)
+def test_prepare_is_given_the_options_that_its_recipe_counts_by(
+    recipe: str, more: dict[str, Any], words: str
+) -> None:
+    assert prepare_words(SamplingDesign(recipe=recipe, first=2, whole=8, most=8, **more)) == words
+
+
+def test_facts_of_a_written_row_are_those_of_its_answer() -> None:
+    def facts(**answer: Any) -> Any:
+        return facts_of(3, AnswerFacts(**answer), reward=None, is_masked=False)
+
+    assert facts(is_empty=True).empty and not facts(is_empty=True, is_refusal=True).empty
+    assert not facts(is_empty=False).empty and not facts(is_refusal=True).empty
+    assert facts(finish_reason="content_filter").filtered and not facts(finish_reason="stop").filtered
+    known = facts(answer_hash=7, answer_chars=5, tool_calls=2, is_truncated=True, error_text=True)
+    assert known.has_answer and (known.answer_hash, known.answer_chars, known.tool_calls) == (7, 5, 2)
+    assert known.truncated and known.error_text
+    unknown = facts()
+    assert not unknown.has_answer and (unknown.answer_hash, unknown.answer_chars, unknown.tool_calls) == (
+        0,
+        0,
+        0,
+    )
+    assert np.isnan(unknown.reward) and not unknown.truncated and not unknown.error_text
+
+
+@pytest.mark.parametrize(
+    ("samples", "before", "is_refused"),
+    [(3, None, True), (4, None, True), (5, None, False), (4, "mean_reward < 1", False), (4, "mean_reward < 0.5", True)],
+)  # fmt: skip
+def test_a_top_up_needs_more_samples_than_every_task_has_unless_it_goes_on(
+    samples: int, before: str | None, is_refused: bool
+) -> None:
+    old = Manifest(rollforge="0", state="done", samples=4)
+    if before is not None:
+        design = SamplingDesign(first=4, whole=4, most=4, base=4, top_up=before)
+        old.extra[DESIGN] = msgspec.to_builtins(design)
+    options = CollectOptions(
+        input="t.jsonl", out="run", model="simulated", samples=samples, top_up="mean_reward < 1"
+    )
+    if is_refused:
+        with pytest.raises(UsageError, match=f"has 4 samples already, and -k is {samples}"):
+            design_of(options, old)
+    else:
+        made = design_of(options, old)
+        assert made is not None and (made.first, made.whole, made.most, made.base) == (4, samples, samples, 4)

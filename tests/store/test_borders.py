@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +15,17 @@ import pytest
 from rollforge.store import RunFiles, bucket, bucket_storage
 from rollforge.store.batches import BatchEvent, SentBatch
 from rollforge.store.bucket import WorkingCopy
-from rollforge.store.costs import _joined
-from rollforge.store.failure_reasons import failures_text, verifier_failures
+from rollforge.store.costs import _joined, dollars
+from rollforge.store.failure_reasons import SHOWN, cause_text, failures_text, verifier_failures
 from rollforge.store.find import _what_is_there, runs_in
 from rollforge.store.ledger import Ledger
 from rollforge.store.manifest import is_alive
 from rollforge.store.object_lines import pack
 from rollforge.store.objects import _Passing
 from rollforge.store.rollout_parts import _verdicts
+from rollforge.store.scratch import _start_of
 from rollforge.store.shard_plan import default_count
+from rollforge.store.shipping import address_of, copy_of, known, shipped
 
 
 def test_a_shard_holds_2000_rollouts_of_a_large_run() -> None:
@@ -243,3 +246,43 @@ def test_a_growing_file_that_was_replaced_in_the_bucket_is_made_again(copy: Work
     copy.objects.put(piece, pack(b'{"b": 2}\n'))
     copy.pull()
     assert rollouts.read_bytes() == b'{"b": 2}\n'
+
+
+def test_a_path_has_the_address_of_the_working_copy_that_it_lies_in(tmp_path: Path) -> None:
+    copy: Any = SimpleNamespace(url="s3://bucket/runs")
+    with known(tmp_path / "copy", "s3://bucket/runs"), shipped(tmp_path / "copy", copy):
+        assert address_of(tmp_path / "copy") == "s3://bucket/runs"
+        assert address_of(tmp_path / "copy" / "a" / "rollouts.jsonl") == "s3://bucket/runs/a/rollouts.jsonl"
+        assert address_of(tmp_path / "other" / "rollouts.jsonl") is None
+        sent = ("a/rollouts.jsonl", "rollouts_run.json")
+        kept = (".lock", "rollouts_index/part.parquet", "index/part.parquet", "../other/rollouts.jsonl")
+        assert [copy_of(tmp_path / "copy" / name) for name in sent] == [copy, copy]
+        assert [copy_of((tmp_path / "copy" / name).resolve()) for name in kept] == [None] * 4
+    assert address_of(tmp_path / "copy") is None and copy_of(tmp_path / "copy" / sent[0]) is None
+
+
+def test_a_process_that_ended_has_no_start() -> None:
+    assert int(_start_of(os.getpid()) or 0) > 0
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+    assert _start_of(child) is None
+    os.waitpid(child, 0)
+    assert _start_of(child) is None
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (None, "unknown"), (0.0, "$0.00"), (0.00099, "$0.00099"), (0.001, "$0.0010"), (0.9, "$0.9000"),
+        (1.0, "$1.00"), (1234.5, "$1,234.50"),
+    ],
+)  # fmt: skip
+def test_small_amounts_have_more_decimals(amount: float | None, text: str) -> None:
+    assert dollars(amount) == text
+
+
+def test_a_cause_is_cut_where_it_is_longer_than_is_shown() -> None:
+    assert cause_text([("a" * SHOWN, 1)]) == f"{'a' * SHOWN} (1 of 1 attempt)"
+    assert cause_text([("a" * (SHOWN + 1), 20), ("b", 4)]) == f"{'a' * SHOWN}… (20 of 24 attempts)"
