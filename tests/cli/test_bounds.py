@@ -225,7 +225,9 @@ def test_sigterm_ends_a_collection_whose_verifier_blocks_the_event_loop(folder: 
     (folder / "own.py").write_text(NEVER_YIELDS)
     os.mkfifo(folder / "ready")
     words = [*COLLECT.split(), "--verifier", "own.py:verify", "--verify-timeout", "1h"]
-    process = subprocess.Popen([sys.executable, "-c", SHORT_GRACE, *words], cwd=folder, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHORT_GRACE, *words], cwd=folder, stderr=subprocess.PIPE
+    )
     try:
         with (folder / "ready").open():
             process.send_signal(signal.SIGTERM)

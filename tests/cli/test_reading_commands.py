@@ -396,15 +396,26 @@ def test_control_characters_of_a_rollout_never_reach_the_terminal(
     ]
 
 
-@pytest.mark.parametrize("command", ["metrics", "profile", "check", "show"])
-def test_a_task_file_given_as_a_run_is_questioned(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["metrics"],
+        ["profile"],
+        ["check"],
+        ["show"],
+        ["prepare", "sft", "--out", "data"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_task_file_given_as_a_run_is_questioned_and_gets_no_index(words: list[str], tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     rows = [
         {"responses_create_params": {"input": f"question {n}"}, "expected_answer": str(n)} for n in range(30)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = subprocess.run(
-        [sys.executable, "-m", "rollforge", command, str(path)], capture_output=True, text=True
+        [sys.executable, "-m", "rollforge", *words, str(path)], capture_output=True, text=True, cwd=tmp_path
     )
     assert "is this a file of tasks?" in " ".join((done.stdout + done.stderr).split())
     assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [path]
