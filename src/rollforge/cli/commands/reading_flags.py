@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.console import say
-from rollforge.cli.render.numbers import count_of
 from rollforge.errors import Exit, UsageError
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.index import Index
