@@ -337,6 +337,13 @@ def test_a_vote_of_more_samples_than_a_float_can_count_ways_for_is_exact_too() -
     assert at_k.majority_at_k(two, [1.0] * 800 + [0.0] * 700, 3) == pytest.approx(three, abs=1e-9)
 
 
+def test_costs_or_tokens_that_are_all_zero_or_one_are_no_share() -> None:
+    running = intervals.ClusterMean()
+    for task in range(20):
+        running.add(task, 1.0)
+    assert running.estimate().ci == [1.0, 1.0]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.25, 1.0, 7.5])), min_size=1, max_size=40),
     st.sets(st.integers(0, 5)),
@@ -344,7 +351,7 @@ def test_a_vote_of_more_samples_than_a_float_can_count_ways_for_is_exact_too() -
 def test_the_running_mean_is_the_clustered_mean_whichever_groups_are_closed(
     values: list[tuple[int, float]], closed: set[int]
 ) -> None:
-    running = intervals.ClusterMean()
+    running = intervals.ClusterMean(may_be_share=True)
     for group, value in values:
         running.add(group, value)
     for group in closed:

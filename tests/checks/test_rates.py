@@ -55,6 +55,18 @@ def test_rewards_that_fall_off_a_cliff_in_sorted_tasks_are_no_broken_verifier(se
     assert not checked(healthy_run(seed=seed)).at("error")
 
 
+@pytest.mark.parametrize(
+    ("seed", "reason"),
+    [
+        (930042, "the few rewarded tasks come first, and only eleven rollouts lie beside 231 without reward"),
+        (930440, "no agent records its output, and the smallest has too few rollouts to tell alone"),
+        (930586, "lines are in order of completion, so that a task's late answers are its long ones"),
+    ],
+)
+def test_what_the_order_or_the_recording_explains_is_no_error(seed: int, reason: str) -> None:
+    assert not [item.text for item in checked(healthy_run(seed=seed)).at("error")], reason
+
+
 def test_zeros_are_no_proof_before_there_are_many_of_them() -> None:
     levels = {}
     for tasks in (20, 2000):

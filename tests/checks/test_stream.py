@@ -121,5 +121,5 @@ def test_the_window_begins_where_verdicts_became_odd_though_some_still_differ() 
     assert window.rollouts == watch.seen - window.first_at - 1
     assert (
         suspect_condition(SuspectWindow(first_at=1.0, last_at=2.0))
-        == "started + seconds between 0.999 and 2.001"
+        == "to_timestamp(started + seconds) between '1970-01-01 00:00:00.999+00:00' and '1970-01-01 00:00:02.001+00:00'"
     )

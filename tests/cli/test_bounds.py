@@ -206,6 +206,37 @@ def test_sigterm_ends_a_command_that_would_run_for_ever(folder: Path) -> None:
     assert process.returncode == Exit.INTERRUPTED, talk
 
 
+SHORT_GRACE = """
+from rollforge.cli import main, signals
+
+signals.TERM_GRACE_S = signals.ABORT_GRACE_S = 1.0
+main()
+"""
+NEVER_YIELDS = """
+import threading
+
+async def verify(task, response):
+    open("ready", "w").close()  # a pipe: waits until the test reads it
+    threading.Event().wait()
+"""
+
+
+def test_sigterm_ends_a_collection_whose_verifier_blocks_the_event_loop(folder: Path) -> None:
+    (folder / "own.py").write_text(NEVER_YIELDS)
+    os.mkfifo(folder / "ready")
+    words = [*COLLECT.split(), "--verifier", "own.py:verify", "--verify-timeout", "1h"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHORT_GRACE, *words], cwd=folder, stderr=subprocess.PIPE
+    )
+    try:
+        with (folder / "ready").open():
+            process.send_signal(signal.SIGTERM)
+        _, talk = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == Exit.INTERRUPTED, talk
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

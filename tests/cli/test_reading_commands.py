@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -396,15 +397,47 @@ def test_control_characters_of_a_rollout_never_reach_the_terminal(
     ]
 
 
-@pytest.mark.parametrize("command", ["metrics", "profile", "check", "show"])
-def test_a_task_file_given_as_a_run_is_questioned(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["metrics"],
+        ["profile"],
+        ["check"],
+        ["show"],
+        ["prepare", "sft", "--to", "trl", "--out", "data"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_task_file_given_as_a_run_is_questioned_and_gets_no_index(words: list[str], tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     rows = [
         {"responses_create_params": {"input": f"question {n}"}, "expected_answer": str(n)} for n in range(30)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = subprocess.run(
-        [sys.executable, "-m", "rollforge", command, str(path)], capture_output=True, text=True
+        [sys.executable, "-m", "rollforge", *words, str(path)], capture_output=True, text=True, cwd=tmp_path
     )
     assert "is this a file of tasks?" in " ".join((done.stdout + done.stderr).split())
     assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["metrics"],
+        ["profile"],
+        ["check", "--for", "sft"],
+        ["prepare", "sft", "--to", "trl", "--force", "--out", "data"],
+    ],
+)
+def test_a_run_of_one_rollout_is_counted_in_the_singular(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    called = Called(capsys, *words, path)
+    card = tmp_path / "data" / "README.md"
+    text = called.out + called.err + (card.read_text() if card.exists() else "")
+    assert re.search(r"\b1 (rollout|task)\b", text)
+    assert not re.search(r"(?<![\d.,])1 (rollouts|tasks|examples|rows|answers)\b", text), text

@@ -31,7 +31,11 @@ def line(*, slots: int = 16, verify_slots: int = 128, elapsed_s: float = 10.0, *
         ({"model_s": 150.0, "verify_s": 1.0}, "model: 99%"),
         ({"model_s": 10.0, "verify_s": 500.0}, "verifier: 98%"),
         ({"model_s": 10.0, "verify_s": 10.0, "verify_wait_s": 40.0}, "verifier: 83%"),
-        ({"model_s": 10.0, "verify_s": 20.0, "slots": 1}, "model: 33%"),
+        ({"model_s": 5.0, "verify_s": 45.0, "slots": 3, "verify_slots": 256}, "verifier: 90%"),
+        (
+            {"model_s": 10.0, "verify_s": 20.0, "slots": 1},
+            "model: 33% of a rollout's time is spent waiting for the model, whose 1 slot is taken",
+        ),
         (
             {"model_s": 100.0, "tool_start_s": 80.0, "tool_starts": 100},
             "tools: 80% of a rollout's time goes into starting",

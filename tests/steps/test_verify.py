@@ -326,6 +326,15 @@ def test_the_mode_that_judged_is_in_the_verdict(run: Path, tmp_path: Path) -> No
     assert (table.mean_a.mean, table.mean_b.mean) == (0.5, 1.0)
 
 
+def test_verifiers_that_agree_on_everything_may_differ_either_way(run: Path, tmp_path: Path) -> None:
+    strict, same = verifier(tmp_path / "strict.py"), verifier(tmp_path / "same.py")
+    verify(run, strict)
+    verify(run, same)
+    difference = compare(run, strict, same).difference
+    assert difference.mean == 0 and difference.ci is not None
+    assert difference.ci[0] == pytest.approx(-difference.ci[1]) and difference.ci[1] > 0
+
+
 def test_the_flip_table_counts_each_way_with_paired_interval_and_examples(run: Path, tmp_path: Path) -> None:
     strict = verifier(tmp_path / "strict.py")
     loose = verifier(

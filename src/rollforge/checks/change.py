@@ -157,7 +157,7 @@ def _shift_within_tasks(run: Evidence, order: Ints, split: int) -> tuple[float, 
     is_late[order[split:]] = True
     counts_early, counts_late = run.per_group(run.judged & ~is_late), run.per_group(run.judged & is_late)
     both = (counts_early > 0) & (counts_late > 0)
-    if int(both.sum()) < 20:
+    if int(both.sum()) < 20 or _is_split_by_length(run, is_late, both):
         return None
     sums = np.bincount(run.group[run.judged], weights=run.scaled[run.judged], minlength=run.groups)
     late = np.bincount(
@@ -170,6 +170,19 @@ def _shift_within_tasks(run: Evidence, order: Ints, split: int) -> tuple[float, 
         return None
     error = max((change.value - change.low) or 0.0, 1e-9)
     return change.value, abs(change.value) / error
+
+
+def _is_split_by_length(run: Evidence, is_late: Bools, both: Bools) -> bool:
+    """Whether lines are in order of completion, and these tasks' late answers are the long ones: then the length may be the reason."""
+    if not np.isnan(run.started).any():
+        return False
+    chars = np.log1p(run.answer_chars)
+    early, late = (
+        np.bincount(run.group[side], chars[side], run.groups)[both] / run.per_group(side)[both]
+        for side in (run.judged & ~is_late, run.judged & is_late)
+    )
+    change = paired_difference(early, late, level=0.99)
+    return change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
 
 
 # A collapse together with the verifier

@@ -12,6 +12,7 @@ from rollforge.checks.building_blocks.coded_columns import Bools, TextCodes
 from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Finding, share
 from rollforge.checks.building_blocks.text_samples import BUDGET, concludes, names
+from rollforge.statistics.counts import count_of
 
 FEWEST_LOOKS, OFTEN = 20, 0.1
 """Fewest answers to compare with the expected ones, and the share of right and of wrong ones that rewards would have to follow."""
@@ -59,7 +60,7 @@ def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
     yield Finding(
         level=level,  # type: ignore[arg-type]
-        text=f"all {run.judged_n:,} rewards are {value:g} over {tasks:,} {'task' if tasks == 1 else 'tasks'}{doubt}",
+        text=f"all {run.judged_n:,} rewards are {value:g} over {count_of(tasks, 'task')}{doubt}",
         value=value,
         threshold=limits["chance"],
         n=run.judged_n,

@@ -12,6 +12,7 @@ from rollforge.adaptive.group_yield import Rewards, group_yields
 from rollforge.checks.base import Limits, check
 from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Finding, Level, settle_text, share
+from rollforge.statistics.counts import count_of
 
 LOGPROBS = re.compile(rb'"generation_log_probs"\s*:\s*\[\s*[-0-9]')
 
@@ -32,7 +33,8 @@ def ppo_success_rate(run: Evidence, limits: Limits) -> Iterator[Finding]:
     limit = limits["min_rate"] if low else limits["max_rate"]
     yield Finding(
         level=level,
-        text=f"{estimate.value:.0%} of {run.judged_n:,} rollouts succeed; ppo learns best between {limits['min_rate']:.0%} and "
+        text=f"{estimate.value:.0%} of {count_of(run.judged_n, 'rollout succeeds', 'rollouts succeed')}; "
+        f"ppo learns best between {limits['min_rate']:.0%} and "
         f"{limits['max_rate']:.0%}{settle_text(estimate, level, limit)}{run.range.note}",
         value=estimate.value,
         threshold=limit,
@@ -91,7 +93,8 @@ def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
     label = "text-only" if estimate.count == 0 else "partly token-exact"
     yield Finding(
         level="warning",
-        text=f"token fidelity is {label}: {estimate.count:,} of {run.n:,} rollouts carry the token ids that were sampled; text "
+        text=f"token fidelity is {label}: {estimate.count:,} of {count_of(run.n, 'rollout carries', 'rollouts carry')} "
+        f"the token ids that were sampled; text "
         f"alone is "
         "tokenised anew and is not on-policy",
         value=estimate.value,

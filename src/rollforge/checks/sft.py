@@ -11,6 +11,7 @@ from rollforge.checks.base import Limits, check
 from rollforge.checks.building_blocks.coded_columns import Bools
 from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import SAMPLE, Finding, share
+from rollforge.statistics.counts import count_of
 
 
 def _threshold(run: Evidence, limits: Limits) -> float:
@@ -31,7 +32,8 @@ def few_examples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if examples >= good:
         return
     rate = examples / run.judged_n if run.judged_n else 0.0
-    text = f"{examples:,} of {run.judged_n:,} rollouts reach the scaled reward {_threshold(run, limits):g}"
+    reached = count_of(run.judged_n, "rollout reaches", "rollouts reach")
+    text = f"{examples:,} of {reached} the scaled reward {_threshold(run, limits):g}"
     if not run.is_binary:
         lower = int((np.nan_to_num(run.scaled, nan=-1.0) >= 0.90).sum())
         text += f"; at 0.90 you would keep {lower:,} instead"

@@ -66,6 +66,8 @@ class _Usual(NamedTuple):
     """The share right beside it if a drift towards it is real, on the side where it is smaller: sorted files drift one way."""
     is_controlled: bool
     """Most of its tasks have rollouts outside the stretch, so the tasks are not the reason."""
+    is_thin: bool
+    """Fewer than NEAR rollouts lie on either side: too few to tell a verifier that broke from tasks in an order."""
 
 
 def _alike(run: Evidence, inside: Ints, value: float) -> float:
@@ -102,7 +104,7 @@ def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual
         return None
     is_same = (run.reward == stretch.value).astype(np.float64)
     edges = [most_at_end(*task_means(run, side[::-1], is_same)) for side in sides]
-    return _Usual(max(shares), min(edges, default=0.0), elsewhere is not None)
+    return _Usual(max(shares), min(edges, default=0.0), elsewhere is not None, is_thin=not sides)
 
 
 def _share_in(run: Evidence, positions: Ints, value: float, alike: float) -> Share:
@@ -136,6 +138,8 @@ def _reason(run: Evidence, order: Ints, stretch: Stretch, usual: _Usual, *, drif
         return "the reward is the usual one there too, and tasks may be sorted by difficulty"
     if usual.is_controlled:
         return ""
+    if usual.is_thin:
+        return f"fewer than {NEAR} rollouts lie beside it, so tasks may be sorted by difficulty"
     if drifts:
         return "rewards drift towards it beside them"
     end = stretch.start + stretch.length

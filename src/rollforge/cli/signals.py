@@ -45,14 +45,17 @@ def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: 
         else:
             abort()
 
-    def terminate() -> None:
+    def drain_in_time() -> None:
         say(f"stopping: what is {what} has {TERM_GRACE_S:.0f} s to finish")
         drain()
         loop.call_later(TERM_GRACE_S, abort)
-        _end_after(TERM_GRACE_S + ABORT_GRACE_S)
+
+    def terminate(*_: object) -> None:
+        _end_after(TERM_GRACE_S + ABORT_GRACE_S)  # not by the loop, which a verifier's own code may block
+        loop.call_soon_threadsafe(drain_in_time)
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, terminate)
 
 
 async def until_stopped(server: Coroutine[object, object, None]) -> None:

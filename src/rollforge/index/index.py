@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rollforge.adaptive.design import SamplingDesign
 from rollforge.conversations.typed_rows import classic_line
-from rollforge.errors import IncompleteError, UsageError
+from rollforge.errors import IncompleteError, RollforgeError, UsageError
 from rollforge.index import parts
 from rollforge.index.arrow import arrow_array, floats, ints
 from rollforge.index.build import reader_count
@@ -98,12 +98,15 @@ class Index:
         return self
 
     def __exit__(self, *failure: Any) -> None:
+        is_over = failure[0] is None or issubclass(failure[0], RollforgeError)
+        if is_over and "_text" in self.__dict__ and self.doubt() is not None:
+            self.discard()
         if "_connection" in self.__dict__:
             self._connection.close()
         self._held.__exit__(*failure)
 
     def close(self) -> None:
-        """Release the files; the index itself stays on disk."""
+        """Release the files; the index itself stays on disk, unless the file is no run."""
         self.__exit__(None, None, None)
 
     def discard(self) -> None:
@@ -304,10 +307,9 @@ class Index:
         return f"none of the {len(self):,} rows has a response or a reward: is this a file of tasks?"
 
     def refuse_tasks(self) -> None:
-        """Raise where no row has a response or a reward; `check` has the same exit code for it. No index is left behind."""
+        """Raise where no row has a response or a reward; `check` has the same exit code for it."""
         doubt = self.doubt()
         if doubt is not None:
-            self.discard()
             tasks = shlex.quote(str(self.runs[0].rollouts))
             raise IncompleteError(
                 f"{self.runs[0].name}: {doubt}",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollforge.errors import Exit
 from rollforge.interactive.outcome import SUSPECT, RunOutcome
+from rollforge.statistics.counts import count_of
 from rollforge.store import RunFiles, is_alive, read_manifest
 from rollforge.store.find import find_runs
 
@@ -23,7 +24,7 @@ def outcome_of(files: RunFiles, result: CollectResult | None) -> RunOutcome:
     if manifest is None:
         find_runs([files.rollouts])  # raises when there is no such run
         return RunOutcome("done", "not collected by rollforge: nothing says how it ended")
-    counts = f"{manifest.finished:,} of {manifest.expected:,} rollouts"
+    counts = f"{manifest.finished:,} of {count_of(manifest.expected, 'rollout')}"
     if manifest.state == "running" and is_alive(files, manifest):
         return RunOutcome("running", f"{counts} so far")
     has_later_verdicts = files.verdicts.exists() and files.verdicts.stat().st_size > 0

@@ -9,6 +9,7 @@ from rollforge.charts import Interval, interval_chart, to_image
 from rollforge.errors import Exit
 from rollforge.interactive.outcome import RunOutcome
 from rollforge.registry import did_you_mean
+from rollforge.statistics.counts import count_of
 from rollforge.text_safety.markup import Html, decimal, interval, join, result, table, tag
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Benched(Generic[RunT]):
         shown = [one for one in self.differences if one.difference is not None and one.ci is not None]
         claims = [[one.claim, "holds" if one.holds else "not shown"] for one in self.required]
         return result(
-            f"{len(self.models)} models: {self.outcome}",
+            f"{count_of(len(self.models), 'model')}: {self.outcome}",
             *parts,
             table(("task set", "difference", "value", "95 % interval", "verdict"), rows) if rows else None,
             to_image(

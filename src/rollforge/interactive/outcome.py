@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Self
 
 from rollforge.errors import BrokenVerification, Exit, IncompleteError, RollforgeError
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.collect import CollectResult
@@ -60,7 +61,7 @@ class RunOutcome(str):
     def of_result(cls, result: CollectResult) -> Self:
         """The outcome of a collection that has just ended."""
         word = _WORDS.get(result.exit_code, "pilot" if result.ending == "pilot" else "done")
-        counts = f"{result.finished:,} of {result.expected:,} rollouts"
+        counts = f"{result.finished:,} of {count_of(result.expected, 'rollout')}"
         judged = f", {result.unjudged:,} without a verdict" if result.unjudged else ""
         return cls(word, f"{result.message} ({counts}{judged})", result.exit_code)
 

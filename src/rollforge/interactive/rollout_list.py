@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollforge.statistics.counts import count_of
 from rollforge.text_safety.markup import Html, decimal, result, tag
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class ShownRollouts(list["Shown"]):
         return f"[{', '.join(f'task {one.task} rollout {one.rollout}: reward {one.reward}' for one in self)}]"
 
     def _repr_html_(self) -> str:
-        return result(f"{len(self):,} rollouts", *(_rollout(one) for one in self))
+        return result(f"{count_of(len(self), 'rollout')}", *(_rollout(one) for one in self))
 
 
 def _rollout(one: Shown) -> Html:

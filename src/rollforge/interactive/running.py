@@ -26,6 +26,7 @@ from rollforge.interactive.option_records import (
 from rollforge.interactive.outcome import RunOutcome
 from rollforge.interactive.progress import Progress, make_progress
 from rollforge.interactive.waiting import WaitingWork
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect import (
     Collection,
     CollectOptions,
@@ -165,7 +166,7 @@ def collect_line(now: LiveSnapshot | None, label: str = "") -> str:
     head = f"{label}: " if label else ""
     if now is None:
         return f"{head}reading tasks"
-    parts = [f"{now.finished:,} of {now.expected:,} rollouts"]
+    parts = [f"{now.finished:,} of {count_of(now.expected, 'rollout')}"]
     if now.reward is not None:
         parts.append(f"reward {now.reward:.3f} over {now.judged:,}")
     if now.rate:
@@ -232,6 +233,6 @@ def tell_verified(summary: VerifySummary, *, strict: bool) -> None:
     """Warn, or raise, when a verification did not come to its end."""
     codes = {"done": Exit.DONE, "interrupted": Exit.INTERRUPTED}
     missing = summary.owed + summary.failed
-    text = f"{summary.judged:,} of {summary.rollouts:,} rollouts judged, {missing:,} not"
+    text = f"{summary.judged:,} of {count_of(summary.rollouts, 'rollout')} judged, {missing:,} not"
     outcome = RunOutcome(summary.state, text, codes.get(summary.state, Exit.INCOMPLETE))
     outcome.tell(f"verification of {summary.run}", strict=strict, run=summary, stacklevel=4)

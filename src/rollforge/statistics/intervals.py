@@ -72,12 +72,16 @@ class ClusterMean:
     """Running version of `clustered_mean`, for values that arrive one at a time.
 
     Memory is bounded by the open groups: `close` folds a finished group into running sums. Open groups count as they are.
+
+    Args:
+        may_be_share: values that are all 0 or 1 are right or wrong, so that their mean is a share. Costs, tokens and durations
+            that happen to be 0 or 1 are none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_be_share: bool = False) -> None:
         self.count = 0
         self.total = 0.0
-        self._is_share = True
+        self._is_share = may_be_share
         self._sum_by_group: dict[int, float] = {}
         self._count_by_group: dict[int, int] = {}
         self._closed = 0

@@ -9,6 +9,7 @@ from itertools import chain, islice
 import msgspec
 
 from rollforge.runtime.typed_decoding import json_decoder
+from rollforge.statistics.counts import count_of
 from rollforge.store.files import RunFiles
 from rollforge.store.reading import UNREADABLE, lines_of
 from rollforge.store.rollout_parts import parts_of
@@ -98,7 +99,7 @@ def failures_text(failures: list[tuple[str, int]], subject: str = "the verifier"
     total = sum(count for _, count in failures)
     text, count = failures[0]
     part = f", {count:,} of them with" if count < total else ""
-    return f"{subject} failed {total:,} {'time' if total == 1 else 'times'}{part}: {text}"
+    return f"{subject} failed {count_of(total, 'time')}{part}: {text}"
 
 
 def cause_text(failures: list[tuple[str, int]]) -> str:
@@ -106,4 +107,4 @@ def cause_text(failures: list[tuple[str, int]]) -> str:
     total = sum(count for _, count in failures)
     text, count = failures[0]
     text = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-    return f"{text} ({count:,} of {total:,} {'attempt' if total == 1 else 'attempts'})"
+    return f"{text} ({count:,} of {count_of(total, 'attempt')})"

@@ -175,6 +175,10 @@ class Evidence:
         silent &= (counts >= LEAST_UNRECORDED) | (counts == self.n)
         if self.agent.names:
             silent[0] = False  # rows that name no agent, among others that do, are odd lines
+        if int(counts[silent].sum()) >= LEAST_UNRECORDED and int(empty.sum()) >= UNRECORDED * self.n:
+            silent[:] = (
+                True  # where one agent records nothing and no other does, all of them are the same software
+            )
         is_unrecorded: Bools = silent[agent] & self.is_empty
         return is_unrecorded
 

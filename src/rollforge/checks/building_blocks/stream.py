@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -49,6 +50,8 @@ FEWEST_LOOKS = 20
 FEWEST_FAILURES, NEARLY_ALL = 20, 0.9
 """So many failures, and this share of all verdicts, trip by themselves."""
 EVERY = 64
+LAST_MOMENT = 253_402_300_799.0
+"""The end of the year 9999."""
 
 
 class SuspectWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +68,13 @@ class SuspectWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 def suspect_condition(window: SuspectWindow) -> str:
     """The rollouts of a window as a --where condition, widened by a millisecond on both sides."""
-    first, last = window.first_at or 0.0, window.last_at or 0.0
-    return f"started + seconds between {first - 0.001:.3f} and {last + 0.001:.3f}"
+    first, last = _moment((window.first_at or 0.0) - 0.001), _moment((window.last_at or 0.0) + 0.001)
+    return f"to_timestamp(started + seconds) between '{first}' and '{last}'"
+
+
+def _moment(seconds: float) -> str:
+    """A time as a date that SQL reads, whatever its time zone; a manifest may say anything."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST_MOMENT), UTC).isoformat(" ", "milliseconds")
 
 
 class Watch:

@@ -19,6 +19,7 @@ from rollforge.cli.render.progress import Progress
 from rollforge.cli.signals import resume_command, wire_signals
 from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.records import JsonFields
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.batch.batch_options import BatchOptions
 from rollforge.steps.collect.collect_options import (
     CollectOptions,
@@ -399,7 +400,9 @@ def _write_batch(options: CollectOptions, json: bool) -> Exit:
     if json:
         print_json(written)
         return Exit.DONE
-    say(f"wrote {written.requests:,} requests ({written.bytes:,} bytes) to {', '.join(written.files)}")
+    say(
+        f"wrote {count_of(written.requests, 'request')} ({written.bytes:,} bytes) to {', '.join(written.files)}"
+    )
     if written.requests:
         say(f"  run:   vllm run-batch -i {written.files[0]} -o results.jsonl --model {options.model}")
         say("  then:  the same collect command with --read-batch results.jsonl instead of --write-batch")

@@ -10,8 +10,8 @@ from rollforge.assembly.monitoring import refuse_password
 from rollforge.cli.commands.monitoring import SinkFlags
 from rollforge.cli.converters import within
 from rollforge.cli.render.console import out, print_json, say
-from rollforge.cli.render.numbers import count_of
 from rollforge.errors import Exit
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.experiences import ExperiencesResult

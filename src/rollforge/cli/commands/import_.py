@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.render.numbers import count_of
 from rollforge.errors import Exit
+from rollforge.statistics.counts import count_of
 
 EXAMPLE = "rollforge import inspect logs/math.eval -o runs/math"
 

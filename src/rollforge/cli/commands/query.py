@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from rollforge.cli.commands.reading_flags import check_count, strict_exit
 from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.console import say
-from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.query import Format, print_result, write_result
 from rollforge.errors import Exit, UsageError
+from rollforge.statistics.counts import count_of
 
 EXAMPLE = 'rollforge query runs/first "select reward, count(*) from rollouts group by 1"'
 

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.console import say
-from rollforge.cli.render.numbers import count_of
 from rollforge.errors import Exit, UsageError
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.index import Index
@@ -58,13 +58,9 @@ def say_doubt(index: Index) -> None:
 
 
 def exit_of_tasks(index: Index) -> Exit:
-    """Return the exit code of a file without any response or reward, as `check` and `report` have it; else 0.
-
-    Its index is removed.
-    """
+    """Return the exit code of a file without any response or reward, as `check` and `report` have it; else 0."""
     if index.doubt() is None:
         return Exit.DONE
-    index.discard()
     tasks = shlex.quote(str(index.runs[0].rollouts))
     say(f"  next: collect rollouts for them: rollforge collect -i {tasks} -o RUN -m MODEL --verifier NAME")
     return Exit.INCOMPLETE

@@ -13,6 +13,7 @@ from rollforge.cli.commands.reading_flags import check_count, say_doubt, strict_
 from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.show import print_line, print_rollouts
 from rollforge.errors import Exit, UsageError
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.index import Index
@@ -255,7 +256,9 @@ def _label(index: Index, choice: Choice, *, stratified: bool, blind: bool) -> Ex
         )
 
     count = ask_labels(queue, keep, blind=blind)
-    say(f"{count:,} labels in {file.path}; what they say: rollforge metrics --labels {index.runs[0].name}")
+    say(
+        f"{count_of(count, 'label')} in {file.path}; what they say: rollforge metrics --labels {index.runs[0].name}"
+    )
     return Exit.DONE
 
 

@@ -13,11 +13,11 @@ from cyclopts import Group, Parameter
 from rollforge.cli.commands.spreading import ExecutorFlags
 from rollforge.cli.converters import SECONDS, SETTINGS, Flag, within
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.signals import resume_command, wire_signals
 from rollforge.errors import Exit, UsageError
 from rollforge.records import JsonFields
+from rollforge.statistics.counts import count_of
 from rollforge.steps.probe import ProbeOptions
 from rollforge.steps.verify.verify_options import (
     ChoiceOptions,
@@ -250,7 +250,7 @@ def _probe(options: ProbeOptions, *, json: bool) -> Exit:
 
     if "base_url" in options.options:
         say(
-            f"note: the probe makes about {options.limit * PROBE_CALLS:,} calls to the judge model "
+            f"note: the probe makes about {count_of(options.limit * PROBE_CALLS, 'call')} to the judge model "
             f"({count_of(options.limit, 'task')} × {PROBE_CALLS}); fewer with -n"
         )
     report = run_async(probe(options))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import out
-from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.table import wrapped
 from rollforge.records import JsonObject
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.checks.building_blocks.finding import Finding

@@ -13,11 +13,11 @@ import msgspec
 
 from rollforge.adaptive.design import GOALS
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import duration, goal_parts, number, write_record
 from rollforge.endpoint.prices import UNKNOWN_PRICE
 from rollforge.errors import Exit
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.records import JsonObject
@@ -61,11 +61,11 @@ def print_launch(collection: Collection | ShardedCollection, *, is_stream: bool,
     if (design := plan.design) is not None and design.recipe is not None:
         say(
             f"{verb}: until {design.target:,} usable {GOALS[design.recipe]} ({design.recipe}) of {count_of(facts['tasks'], 'task')}; "
-            f"{design.first} samples each, {design.whole} where it pays → {plan.files.rollouts}"
+            f"{count_of(design.first, 'sample')} each, {design.whole} where it pays → {plan.files.rollouts}"
         )
         return
     say(
-        f"{verb}: {facts['owed']:,} of {facts['expected']:,} rollouts owed "
+        f"{verb}: {facts['owed']:,} of {count_of(facts['expected'], 'rollout')} owed "
         f"({count_of(facts['tasks'], 'task')} × {options.samples}) → {plan.files.rollouts}"
     )
 
@@ -90,7 +90,7 @@ def _print_sharded_launch(collection: ShardedCollection, *, is_stream: bool, is_
     what = (
         f"shard {collection.choice.number_in(run.plan)} of {len(run.plan)}"
         if collection.choice
-        else f"{len(run.plan)} shards"
+        else f"{count_of(len(run.plan), 'shard')}"
     )
     say(
         f"{'resuming' if run.is_resumed else 'collecting'}: {what}, {count_of(facts['expected'], 'rollout')} → {run.files.shards}"
@@ -148,7 +148,8 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     if (design := plan.design) is not None and design.recipe is not None:
         say(
             f"plan: until {design.target:,} usable {GOALS[design.recipe]} ({design.recipe}); {count_of(facts['tasks'], 'task')}, "
-            f"{design.first} samples each, {design.whole} where it pays, at most {count_of(facts['expected'], 'rollout')}, "
+            f"{count_of(design.first, 'sample')} each, {design.whole} where it pays, "
+            f"at most {count_of(facts['expected'], 'rollout')}, "
             f"{facts['finished']:,} finished; nothing was sent"
         )
         return
@@ -242,7 +243,9 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         print_report(result.probe)
     say("")
     if result.goal is None:
-        say(f"{result.message}: {result.finished:,} of {result.expected:,} rollouts in {result.run}")
+        say(
+            f"{result.message}: {result.finished:,} of {count_of(result.expected, 'rollout')} in {result.run}"
+        )
     else:
         say(f"{result.message}: {count_of(result.finished, 'rollout')} in {result.run}")
         say(f"  goal      {' · '.join(goal_parts(result.goal)[1:])}")
@@ -324,7 +327,7 @@ def _print_suspect(result: CollectResult) -> None:
 
 def _print_forecast(forecast: Forecast) -> None:
     rest = (
-        f"the {forecast.rollouts:,} rollouts still owed, at this pace"
+        f"the {count_of(forecast.rollouts, 'rollout')} still owed, at this pace"
         if forecast.goal is None
         else f"the rest to {forecast.goal}, about {count_of(forecast.rollouts, 'rollout')} at this yield"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import out, say
 from rollforge.cli.render.show import print_rollouts
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.review.labels import LabelRate, LabelRates, Opinion
@@ -23,7 +24,7 @@ KEYS: dict[str, Opinion] = {"a": "agree", "d": "disagree", "u": "unsure"}
 def print_labels(rates: LabelRates) -> None:
     """Print what the labels say about the verifier."""
     say(
-        f"{rates.labels:,} labels: {rates.random:,} drawn at random count ({rates.blind:,} of them blind), "
+        f"{count_of(rates.labels, 'label')}: {rates.random:,} drawn at random count ({rates.blind:,} of them blind), "
         f"{rates.unsure:,} unsure, {rates.suspicious:,} of suspicious rollouts"
     )
     if rates.stratified:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import say
 from rollforge.cli.render.table import put
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.merge import MergeResult, RolloutOfShard
@@ -15,12 +16,14 @@ SHOWN = 5
 
 def print_merge(result: MergeResult) -> None:
     """Print the counts, then gaps and doubles with their places."""
-    put(f"{result.written:,} of {result.expected:,} rollouts of {result.shards:,} shards → {result.out}")
+    put(
+        f"{result.written:,} of {count_of(result.expected, 'rollout')} of {count_of(result.shards, 'shard')} → {result.out}"
+    )
     if result.missing:
-        put(f"  missing   {result.missing:,} rollouts: {_named(result.gaps, result.missing)}")
+        put(f"  missing   {count_of(result.missing, 'rollout')}: {_named(result.gaps, result.missing)}")
     if result.doubled:
         put(
-            f"  doubled   {result.doubled:,} rows left out, the later one counts: {_named(result.doubles, result.doubled)}"
+            f"  doubled   {count_of(result.doubled, 'row')} left out, the later one counts: {_named(result.doubles, result.doubled)}"
         )
     if result.unreadable_lines:
         put(f"  damaged   {result.unreadable_lines:,} lines are no rollouts")

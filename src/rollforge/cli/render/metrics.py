@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rollforge.cli.render.numbers import (
     bar,
     clipped,
-    count_of,
     interval,
     mean_text,
     percent,
@@ -17,6 +16,7 @@ from rollforge.cli.render.numbers import (
     signed,
 )
 from rollforge.cli.render.table import GAP, Grid, TableColumn, put, terminal_width
+from rollforge.statistics.counts import count_of
 from rollforge.store.costs import cost_text, dollars
 
 if TYPE_CHECKING:
@@ -60,9 +60,11 @@ def print_run_metrics(metrics: RunMetrics) -> None:
 def counts_line(metrics: RunMetrics) -> str:
     """Write the counts that the numbers are over, in one line."""
     counts = metrics.counts
-    of = f" of {counts.expected:,}" if counts.expected is not None else ""
+    finished = count_of(counts.finished, "rollout")
+    if counts.expected is not None:
+        finished = f"{counts.finished:,} of {count_of(counts.expected, 'rollout')}"
     parts = [
-        f"{counts.finished:,}{of} rollouts of {count_of(counts.tasks, 'task')}",
+        f"{finished} of {count_of(counts.tasks, 'task')}",
         f"{counts.judged:,} judged",
     ]
     for number, text in (

@@ -6,11 +6,6 @@ from collections.abc import Sequence
 from math import isfinite
 
 
-def count_of(count: int, thing: str, things: str | None = None) -> str:
-    """Write a count with its noun: `1 error`, `2,000 errors`."""
-    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
-
-
 def short(value: float | None) -> str:
     """Write a number in a few characters; a dash for None."""
     if value is None:

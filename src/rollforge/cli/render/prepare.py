@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rollforge.cli.render.console import err, say
-from rollforge.cli.render.numbers import count_of
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.prepare import DatasetManifest
@@ -133,7 +133,7 @@ def _funnel(manifest: DatasetManifest) -> None:
     planned = examples.pop("planned")
     made = examples.pop("written") + examples.pop("not written (dry run)", 0)
     dropped = ", ".join(f"{count:,} {name}" for name, count in examples.items())
-    say(f"{made:,} examples" + (f" of {planned:,} planned ({dropped})" if dropped else ""))
+    say(f"{count_of(made, 'example')}" + (f" of {planned:,} planned ({dropped})" if dropped else ""))
 
 
 def _option(reason: str, thresholds: dict[str, Any]) -> str:

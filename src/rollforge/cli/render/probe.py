@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import out, say
-from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.verify import one_line
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.verifiers.probes import Probe, ProbeReport

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollforge.cli.render.numbers import bar, count_of, mean_text, percent, short
+from rollforge.cli.render.numbers import bar, mean_text, percent, short
 from rollforge.cli.render.table import GAP, Grid, TableColumn, put, wrapped
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.profile import Profile
@@ -58,7 +59,7 @@ def _counts(summary: ProfileSummary) -> str:
         f"{summary.judged:,} judged",
     ]
     if summary.expected is not None:
-        parts[1] = f"{summary.rollouts:,} of {summary.expected:,} rollouts"
+        parts[1] = f"{summary.rollouts:,} of {count_of(summary.expected, 'rollout')}"
     if summary.rejected_lines:
         parts.append(f"{count_of(summary.rejected_lines, 'line')} rejected")
     if summary.noted_lines:
@@ -89,7 +90,7 @@ def _print_signal(summary: ProfileSummary) -> None:
     signal = summary.no_signal
     if signal.of:
         put(
-            f"no learning signal: {signal.tasks:,} of {signal.of:,} groups ({percent(signal.share)}) have equal rewards"
+            f"no learning signal: {signal.tasks:,} of {count_of(signal.of, 'group')} ({percent(signal.share)}) have equal rewards"
         )
     else:
         put("learning signal unknown: no task has two judged rollouts")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import msgspec
 
 from rollforge.cli.render.console import err
+from rollforge.statistics.counts import count_of
 from rollforge.store.costs import cost_text, dollars
 from rollforge.text_safety.visible import visible
 
@@ -189,7 +190,7 @@ def goal_parts(goal: GoalProgress, tokens_per_s: float | None = None) -> list[st
         parts.append(f"{number(goal.per_1000_tokens)} per 1,000 tokens")
     if goal.dollars_per_unit is not None:
         parts.append(f"{dollars(goal.dollars_per_unit)} per usable {goal.unit.removesuffix('s')}")
-    parts.append(f"{goal.tasks:,} tasks begun")
+    parts.append(f"{count_of(goal.tasks, 'task')} begun")
     if goal.is_reached:
         return parts
     if goal.needed_tokens is None:
@@ -220,7 +221,7 @@ def health_text(now: LiveSnapshot) -> str:
         return "BROKEN: two independent signs; see below"
     if now.light == "yellow":
         return "odd: one sign of broken verification; see below"
-    return f"nothing odd in {now.judged:,} verdicts" if now.judged else "none yet"
+    return f"nothing odd in {count_of(now.judged, 'verdict')}" if now.judged else "none yet"
 
 
 def retries_text(now: LiveSnapshot) -> str:
@@ -298,7 +299,7 @@ def _write_line(now: LiveSnapshot) -> None:
     parts = [
         f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})"
         if now.goal is None
-        else " · ".join([*goal_parts(now.goal), f"{now.finished:,} rollouts"]),
+        else " · ".join([*goal_parts(now.goal), f"{count_of(now.finished, 'rollout')}"]),
         f"{number(now.rate)}/s",
         f"eta {duration(now.eta_s)}",
         f"reward {reward_text(now)}{light_text(now)}",

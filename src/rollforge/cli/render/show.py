@@ -11,6 +11,7 @@ from rollforge.cli.render.console import out, print_json
 from rollforge.cli.render.numbers import short
 from rollforge.cli.render.table import GAP, wrapped
 from rollforge.errors import Exit, UsageError
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.conversations.turns import Turn
@@ -68,7 +69,9 @@ def print_attempts(recorded: CallsOfRun, *, full: bool, json: bool) -> Exit:
 
     console = out()
     for one in recorded.attempts:
-        title = f"task {one.task} · rollout {one.rollout} · attempt {one.session} · {one.calls:,} calls"
+        title = (
+            f"task {one.task} · rollout {one.rollout} · attempt {one.session} · {count_of(one.calls, 'call')}"
+        )
         state = "the rollout is finished" if one.is_finished else "no rollout yet"
         console.rule(Text(f"{title} · {state}", style="bold"), align="left", characters="─")
         for reason in one.failed_calls:
@@ -78,8 +81,8 @@ def print_attempts(recorded: CallsOfRun, *, full: bool, json: bool) -> Exit:
         console.print()
     console.print(
         Text(
-            f"{recorded.unfinished:,} attempts without a rollout, with {recorded.unfinished_calls:,} recorded calls; "
-            f"{len(recorded.attempts):,} attempts shown",
+            f"{count_of(recorded.unfinished, 'attempt')} without a rollout, with {recorded.unfinished_calls:,} recorded calls; "
+            f"{count_of(len(recorded.attempts), 'attempt')} shown",
             style="dim",
         )
     )
@@ -171,7 +174,7 @@ def _folded(text: str, full: bool, lines: int) -> str:
     if len(parts) > lines:
         head, tail = parts[: lines * 2 // 3], parts[-(lines // 3) :]
         hidden = len(parts) - len(head) - len(tail)
-        text = "\n".join([*head, f"… {hidden:,} lines folded (--full shows them) …", *tail])
+        text = "\n".join([*head, f"… {count_of(hidden, 'line')} folded (--full shows them) …", *tail])
     if len(text) > 2 * budget:
         text = f"{text[:budget]} … {len(text) - budget - budget // 3:,} characters folded (--full) … {text[-(budget // 3) :]}"
     return text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollforge.cli.render.console import say
 from rollforge.cli.render.progress import duration, goal_parts, number
 from rollforge.cli.render.table import put
+from rollforge.statistics.counts import count_of
 from rollforge.store.costs import cost_text
 from rollforge.store.failure_reasons import cause_text, failures_text
 
@@ -28,7 +29,7 @@ def print_status(status: Status) -> None:
 
 def _lines(status: Status) -> list[str]:
     share = status.finished / max(status.expected, 1)
-    lines = [f"{status.state}: {status.finished:,} of {status.expected:,} rollouts ({share:.1%})"]
+    lines = [f"{status.state}: {status.finished:,} of {count_of(status.expected, 'rollout')} ({share:.1%})"]
     if status.state == "running":
         lines.append(
             f"  speed     {number(status.rate)} rollouts/s, {number(status.tokens_per_s)} tokens/s, eta {duration(status.eta_s)}"
@@ -86,9 +87,9 @@ def _batch_lines(batches: list[OpenBatch]) -> list[str]:
     if not batches:
         return []
     requests = sum(one.requests for one in batches)
-    lines = [f"  batches   {len(batches):,} open, {requests:,} requests"]
+    lines = [f"  batches   {len(batches):,} open, {count_of(requests, 'request')}"]
     lines += [
-        f"            {one.id or one.name}  {one.state:<9} {one.requests:,} requests, sent {duration(one.age_s)} ago"
+        f"            {one.id or one.name}  {one.state:<9} {count_of(one.requests, 'request')}, sent {duration(one.age_s)} ago"
         for one in batches[:MOST_SHOWN]
     ]
     if len(batches) > MOST_SHOWN:

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import out
-from rollforge.cli.render.numbers import count_of, short
+from rollforge.cli.render.numbers import short
+from rollforge.statistics.counts import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.validate import FileReport, LineFault

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import err, out, say
-from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
+from rollforge.statistics.counts import count_of
 from rollforge.store.costs import dollars
 
 if TYPE_CHECKING:
@@ -102,7 +102,10 @@ def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str
     show = out().print
     show(f"{summary.run}: {summary.verifier} ({summary.fingerprint}{mode})", markup=False)
     rows = [
-        ("judged", f"{summary.judged:,} of {summary.rollouts:,} rollouts{_percent(summary.coverage)}"),
+        (
+            "judged",
+            f"{summary.judged:,} of {count_of(summary.rollouts, 'rollout')}{_percent(summary.coverage)}",
+        ),
         ("reward", estimate_text(summary.reward)),
         ("unjudged", f"{summary.unjudged:,}: the verifier said it cannot judge")
         if summary.unjudged
@@ -130,7 +133,7 @@ def _cost_text(cost: JudgeSpending) -> str:
     text = f"{dollars(cost.session)} for the judge"
     if cost.total is not None and cost.total != cost.session:
         text += f", {dollars(cost.total)} in all verifications of the run"
-    return text + (f", cost of {cost.unknown:,} verdicts unknown" if cost.unknown else "")
+    return text + (f", cost of {count_of(cost.unknown, 'verdict')} unknown" if cost.unknown else "")
 
 
 def _print_next(summary: VerifySummary, options: VerifyOptions, resume: str) -> None:

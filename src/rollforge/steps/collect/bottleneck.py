@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from rollforge.endpoint.rate_limits import LimitKind
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.live import Live
 
 BUSY = 0.85
@@ -65,16 +66,26 @@ def bottleneck(live: Live, load: Load) -> str:
     if live.is_remote:
         return f"agent: {live.model_s / whole:.0%} of a rollout's time is spent waiting for the agent server"
     asked_s = live.model_s - live.tool_start_s - live.tool_s
-    return f"model: {asked_s / whole:.0%} of a rollout's time is spent waiting for the model"
+    is_full = asked_s < 0.5 * whole and _asking(live, load) >= 0.5
+    why = (
+        f", whose {count_of(load.model_slots, 'slot is', 'slots are')} taken (--concurrency)"
+        if is_full
+        else ""
+    )
+    return f"model: {asked_s / whole:.0%} of a rollout's time is spent waiting for the model{why}"
 
 
 def _is_verifier(live: Live, load: Load, waiting_s: float) -> bool:
-    """Verdicts queue; or they take most of the time, and their slots are fuller than the model's."""
+    """Verdicts queue; or they take most of the time, and the model's slots are not full or less full than theirs."""
     if live.verify_wait_s > live.model_s:
         return True
-    verifying = live.verify_s / load.elapsed_s / load.verify_slots
-    asking = live.model_s / load.elapsed_s / max(load.model_slots, 1)
-    return waiting_s > live.model_s and verifying > min(asking, 0.5)
+    verifying, asking = live.verify_s / load.elapsed_s / load.verify_slots, _asking(live, load)
+    return waiting_s > live.model_s and (asking < 0.5 or verifying > asking)
+
+
+def _asking(live: Live, load: Load) -> float:
+    """How full the model's slots are on average."""
+    return live.model_s / load.elapsed_s / max(load.model_slots, 1)
 
 
 def human_seconds(seconds: float) -> str:

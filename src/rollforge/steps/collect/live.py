@@ -97,7 +97,7 @@ class Live:
         """Rollouts are made by a server of their own, not by calls of the model."""
         self.redrawn_after_timeout = 0
         """Rollouts tried again after a time-out: the new answer may be a shorter one."""
-        self.reward = ClusterMean()
+        self.reward = ClusterMean(may_be_share=True)
         self._recent_rewards: deque[float] = deque(maxlen=RECENT_REWARDS)
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()

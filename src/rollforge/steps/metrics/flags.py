@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollforge.statistics.counts import count_of
 from rollforge.statistics.intervals import LEVEL, normal_quantile, wilson
 from rollforge.steps.metrics.metric_records import Flag, RunMetrics
 
@@ -102,40 +103,36 @@ def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
         flags.append(
             (
                 "masked",
-                f"{_counted(counts.masked, 'rollout is', 'rollouts are')} masked (mask_sample): the reward is no measurement",
+                f"{count_of(counts.masked, 'rollout is', 'rollouts are')} masked (mask_sample): the reward is no measurement",
             )
         )
     if counts.failed:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in metrics.failures.items())
         flags.append(
-            ("failed", f"{_counted(counts.failed, 'rollout', 'rollouts')} failed ({kinds}): not in any mean")
+            ("failed", f"{count_of(counts.failed, 'rollout', 'rollouts')} failed ({kinds}): not in any mean")
         )
     if counts.expected is not None and counts.finished + counts.failed < counts.expected:
         owed = counts.expected - counts.finished - counts.failed
         flags.append(("incomplete", f"{owed:,} of {counts.expected:,} expected rollouts are not there yet"))
     if counts.rejected_lines:
         flags.append(
-            ("rejected-lines", f"{_counted(counts.rejected_lines, 'line', 'lines')} cannot be read: left out")
+            ("rejected-lines", f"{count_of(counts.rejected_lines, 'line', 'lines')} cannot be read: left out")
         )
     if counts.noted_lines:
         flags.append(
             (
                 "odd-lines",
-                f"{_counted(counts.noted_lines, 'row is', 'rows are')} odd in some field, which counts as missing",
+                f"{count_of(counts.noted_lines, 'row is', 'rows are')} odd in some field, which counts as missing",
             )
         )
     if counts.duplicates:
-        text = f"{_counted(counts.duplicates, 'row has', 'rows have')} the key of a later row, which counts instead"
+        text = f"{count_of(counts.duplicates, 'row has', 'rows have')} the key of a later row, which counts instead"
         flags.append(("duplicates", text))
     for name, count in metrics.mixed_types.items():
         flags.append(
-            ("mixed-types", f"{name} is text in {_counted(count, 'row', 'rows')}, where it counts as missing")
+            ("mixed-types", f"{name} is text in {count_of(count, 'row')}, where it counts as missing")
         )
     return flags
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def _answers(metrics: RunMetrics) -> list[tuple[str, str]]:

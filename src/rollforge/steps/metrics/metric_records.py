@@ -7,6 +7,7 @@ from msgspec import Struct
 from rollforge.charts import Bar, Scene, column_chart, to_image
 from rollforge.index import BadLineAt
 from rollforge.registry import did_you_mean
+from rollforge.statistics.counts import count_of
 from rollforge.store.costs import CostFacts
 from rollforge.text_safety.markup import decimal, interval, result, table, tag
 
@@ -195,9 +196,7 @@ class RunMetrics(Struct, kw_only=True):
             [name, decimal(one.value), interval(one.ci), f"{one.tasks:,}"] for name, one in self.at_k.items()
         ]
         counts = self.counts
-        title = (
-            f"{self.run}: {counts.judged:,} of {counts.finished:,} rollouts judged, {counts.failed:,} failed"
-        )
+        title = f"{self.run}: {counts.judged:,} of {count_of(counts.finished, 'rollout')} judged, {counts.failed:,} failed"
         return result(
             title,
             table(("field", "mean", "95 % interval", "std", "n", "missing"), rows),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
 from rollforge.recipes.base import load_recipe
+from rollforge.statistics.counts import count_of
 from rollforge.steps.prepare.dataset_manifest import DatasetManifest, DatasetStatistics
 
 _SIZES = (
@@ -57,7 +58,7 @@ def write_card(manifest: DatasetManifest, exporter: Exporter) -> str:
         "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]),
         f"# {manifest.recipe} data for {manifest.to}",
         f"Made by `rollforge prepare {manifest.recipe}` (rollforge {manifest.versions['rollforge']}) from "
-        f"{manifest.counts.rollouts['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
+        f"{count_of(manifest.counts.rollouts['in'], 'rollout')}; how, to the last option and digest, is in `manifest.json`, and "
         "`rollforge prepare --from manifest.json` makes the same bytes again.",
         "## Load it",
         exporter.snippet(

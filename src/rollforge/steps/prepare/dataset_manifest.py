@@ -20,6 +20,7 @@ from rollforge.errors import DataError, UsageError
 from rollforge.exporters.form import Layout
 from rollforge.registry import refuse_unknown
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.statistics.counts import count_of
 from rollforge.steps.prepare.evaluation_prompts import evaluation_files
 from rollforge.steps.prepare.rollout_pool import EvaluationOverlap
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
@@ -274,7 +275,7 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
             for name, one in self.statistics.distributions()
         ]
         return result(
-            f"{self.recipe} data for {self.to}: {sum(self.splits.values()):,} examples",
+            f"{self.recipe} data for {self.to}: {count_of(sum(self.splits.values()), 'example')}",
             table(("examples", "count"), rows),
             table(("statistic", "n", "mean", "min", "median", "max"), numbers) if numbers else None,
             *(tag("p", f"{flag.id}: {flag.text}") for flag in self.flags),

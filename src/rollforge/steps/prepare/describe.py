@@ -18,6 +18,7 @@ from rollforge.recipes.base import (
     reaches,
     success_threshold,
 )
+from rollforge.statistics.counts import count_of
 from rollforge.statistics.stats import distinct, median
 from rollforge.steps.prepare.dataset_manifest import (
     BinCounts,
@@ -195,7 +196,7 @@ def red_flags(recipe: str, rows: int, statistics: DatasetStatistics) -> list[Red
     """What to look at before training, each with a stable id and what to do."""
     flags: list[RedFlag] = []
     if rows < FEW:
-        text = f"only {rows} examples: lower the threshold, or collect more rollouts"
+        text = f"only {count_of(rows, 'example')}: lower the threshold, or collect more rollouts"
         flags.append(RedFlag("few-examples", text))
     match recipe:
         case "sft":

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import IncompleteError, RollforgeError, UsageError
+from rollforge.statistics.counts import count_of
 from rollforge.steps.prepare.dataset_manifest import NAME, DatasetManifest, PushRecord
 from rollforge.store import write_atomically
 from rollforge.text_safety.redaction import SECRETS
@@ -57,7 +58,7 @@ def push_dataset(folder: Path, manifest: DatasetManifest, target: PushTarget) ->
             repo_type="dataset",
             folder_path=folder,
             allow_patterns=[path.name for path in sorted(folder.iterdir()) if path.is_file()],
-            commit_message=f"{manifest.recipe} data for {manifest.to}: {sum(manifest.splits.values()):,} rows",
+            commit_message=f"{manifest.recipe} data for {manifest.to}: {count_of(sum(manifest.splits.values()), 'row')}",
         )
     manifest.push = PushRecord(
         repo=target.repo, commit=str(done.oid), url=str(done.repo_url), private=not target.is_public

@@ -28,6 +28,7 @@ from rollforge.index import (
     texts,
 )
 from rollforge.statistics import intervals, stats
+from rollforge.statistics.counts import count_of
 from rollforge.statistics.stats import Floats, Ints
 from rollforge.steps.profile.fields import GroupStatistics, describe_fields, profile_fields
 from rollforge.steps.profile.profile_records import BANDS, ProfileSummary
@@ -55,7 +56,9 @@ class ProfileOptions(Struct, frozen=True, kw_only=True):
         if not self.tolerance >= 0:
             raise UsageError(f"the tolerance must be 0 or more, not {self.tolerance:g}", hint="--tolerance 0")
         if self.look < 0:
-            raise UsageError(f"there cannot be {self.look} tasks to look at", hint="give 0 or more")
+            raise UsageError(
+                f"there cannot be {count_of(self.look, 'task')} to look at", hint="give 0 or more"
+            )
 
 
 class Profile:
@@ -74,7 +77,7 @@ class Profile:
         """Holds the columns of `tasks` when there are very many."""
 
     def __repr__(self) -> str:
-        return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
+        return f"Profile({count_of(self.tasks.num_rows, 'task')}, {self.agents.num_rows} agents, {len(self.fields)} fields)"
 
     def _repr_html_(self) -> str:
         from rollforge.charts import Bar, bar_chart, to_image
@@ -90,7 +93,7 @@ class Profile:
             [why, ", ".join(str(one.task) for one in tasks)] for why, tasks in summary.look.items() if tasks
         ]
         return result(
-            f"{summary.run}: {summary.tasks:,} tasks, {summary.judged:,} of {summary.rollouts:,} rollouts judged",
+            f"{summary.run}: {count_of(summary.tasks, 'task')}, {summary.judged:,} of {count_of(summary.rollouts, 'rollout')} judged",
             to_image(bar_chart(bars, title="Tasks by pass rate", description=described)) if bars else None,
             table(("look at", "tasks"), look, numeric=False) if look else None,
         )
@@ -145,7 +148,7 @@ def _adaptive_note(index: Index, *, is_first: bool) -> str | None:
         first = min(design.first for design in index.designs)
         who = "tasks were" if index.design is not None else f"{len(index.designs):,} of these runs were"
         return (
-            f"{who} sampled adaptively: everything here is over the first stage, {first} samples of each begun task; "
+            f"{who} sampled adaptively: everything here is over the first stage, {count_of(first, 'sample')} of each begun task; "
             f"yields at k above {first} are extrapolated"
         )
     if index.designs:

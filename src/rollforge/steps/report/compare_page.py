@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rollforge.charts import Bar, Interval, Point, Series, bar_chart, interval_chart, line_chart
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.figures import BANDS, Figure, between, coverage, number, slug
 from rollforge.steps.report.findings import VERDICTS, trust
 from rollforge.steps.report.inputs import CheckFacts, MetricsFacts, PairedFacts, ProfileFacts
@@ -173,7 +174,8 @@ def _bands(side: SideInputs) -> Figure:
             bars, title=f"Tasks of {side.run} by pass rate",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"{side.profile.tasks:,} tasks; {side.profile.no_signal.tasks:,} of {side.profile.no_signal.of:,} groups have "
+        caption=f"{count_of(side.profile.tasks, 'task')}; {side.profile.no_signal.tasks:,} of "
+        f"{count_of(side.profile.no_signal.of, 'group')} have "
         "equal rewards.",
         headers=("band", "tasks"),
         rows=[[bar.label, f"{bar.count:,}"] for bar in bars],

@@ -15,6 +15,7 @@ from rollforge.conversations.turns import Turn, turns_of
 from rollforge.errors import DataError
 from rollforge.json_shapes import RowJson
 from rollforge.runtime.typed_decoding import convert, decode_json
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.exemplars import turns
 from rollforge.steps.report.figures import Figure, number
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
@@ -47,7 +48,7 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
     head = join(
         [
             tag("h1", title),
-            tag("p", f"{folder.name}: {rows:,} rows of kind {manifest.kind}", css="soft"),
+            tag("p", f"{folder.name}: {count_of(rows, 'row')} of kind {manifest.kind}", css="soft"),
             _verdict(manifest),
         ]
     )
@@ -117,7 +118,7 @@ def _counts(manifest: ManifestFacts) -> Html:
             bars, unit="rollouts", title="Rollouts kept and dropped, by reason",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {total:,} rollouts of {tasks.get('in', 0):,} tasks; {examples.get('planned', 0):,} examples planned, "
+        caption=f"n = {count_of(total, 'rollout')} of {tasks.get('in', 0):,} tasks; {examples.get('planned', 0):,} examples planned, "
         f"{examples.get('written', 0):,} written.",
         headers=("fate", "rollouts"),
         rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
@@ -190,7 +191,7 @@ def _histogram(manifest: ManifestFacts) -> Figure | None:
             edges, bars, x_title=name, y_title="rows", title=f"Distribution of the {name}",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {sum(counts):,} rows.",
+        caption=f"n = {count_of(sum(counts), 'row')}.",
         headers=(name, "rows"),
         rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
     )  # fmt: skip
@@ -211,7 +212,7 @@ def _lengths(lengths: dict[str, SummaryFacts]) -> Figure:
             items, x_title="characters", title="Length of answers", x_range=(0, max(one.max for one in lengths.values()) * 1.02),
             description="; ".join(f"{item.label}: {item.words}" for item in items),
         ),
-        caption=f"Dot: median; line: from the shortest to the longest. n = {next(iter(lengths.values())).n:,} rows.",
+        caption=f"Dot: median; line: from the shortest to the longest. n = {count_of(next(iter(lengths.values())).n, 'row')}.",
         headers=("answers", "mean", "median", "min", "max", "n"),
         rows=[
             [name, number(one.mean), number(one.median), number(one.min), number(one.max), f"{one.n:,}"]

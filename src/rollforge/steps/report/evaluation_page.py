@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollforge.charts import Interval, Point, Series, interval_chart, line_chart
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.figures import Figure, between, number, slug
 from rollforge.steps.report.inputs import AtKFacts, BenchFacts, LoggedStep
 from rollforge.steps.report.page import Section, document, figures
@@ -22,7 +23,9 @@ def report_evaluation(name: str, bench: BenchFacts, logged: Sequence[LoggedStep]
     """
     verdicts = [tag("li", f"{one.taskset}: {one.verdict}") for one in bench.differences]
     title = (
-        f"{len(bench.models)} models compared" if len(bench.models) > 1 else f"Evaluation of {_only(bench)}"
+        f"{count_of(len(bench.models), 'model')} compared"
+        if len(bench.models) > 1
+        else f"Evaluation of {_only(bench)}"
     )
     head = join(
         [
@@ -63,7 +66,7 @@ def _taskset(bench: BenchFacts, taskset: str, logged: Sequence[LoggedStep]) -> H
         drawn += [_curve(bench, taskset, metric, logged), _side_by_side(bench, taskset, metric)]
     coverage = [
         f"{label}: {model.tasksets[taskset].judged:,} judged of {model.tasksets[taskset].runs:,} runs over "
-        f"{model.tasksets[taskset].tasks:,} tasks"
+        f"{count_of(model.tasksets[taskset].tasks, 'task')}"
         for label, model in bench.models.items()
         if taskset in model.tasksets
     ]
@@ -122,7 +125,7 @@ def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[Logged
             title=f"{metric} on {taskset} over steps",
             description="; ".join(f"{one.name} goes from {number(one.points[0].y)} to {number(one.points[-1].y)}" for one in series),
         ),
-        caption=f"{len(steps)} steps, n = {tasks:,} tasks each; bands are 95 % intervals over tasks where they are known.",
+        caption=f"{len(steps)} steps, n = {count_of(tasks, 'task')} each; bands are 95 % intervals over tasks where they are known.",
         headers=("statistic", "step", "value", "95 % interval"),
         rows=rows,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from rollforge.charts import (
     short,
 )
 from rollforge.statistics import intervals
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.inputs import MetricsFacts
 
 BANDS = {
@@ -57,7 +58,7 @@ def coverage(metrics: MetricsFacts) -> str:
     counts = metrics.counts
     of = counts.expected or counts.finished + counts.failed
     share = percent(round(metrics.coverage, 4)) if metrics.coverage is not None else "unknown"
-    return f"{counts.judged:,} judged of {of:,} rollouts, coverage {share}, {counts.tasks:,} tasks"
+    return f"{counts.judged:,} judged of {count_of(of, 'rollout')}, coverage {share}, {count_of(counts.tasks, 'task')}"
 
 
 def bin_label(edges: Sequence[float], number: int) -> str:

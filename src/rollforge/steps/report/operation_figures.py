@@ -20,6 +20,7 @@ from rollforge.charts import (
     rounded_up,
     short,
 )
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import LengthBin, Timeline, TokenBins, Window
 from rollforge.steps.report.figures import (
     Figure,
@@ -172,7 +173,8 @@ def failures_figure(metrics: MetricsFacts) -> Figure | None:
             bars, unit="rollouts", title="Failed rollouts by class",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {metrics.counts.failed:,} rollouts failed for good. A failure has no reward and is in no mean. The table has "
+        caption=f"n = {count_of(metrics.counts.failed, 'rollout')} failed for good. A failure has no reward and is in "
+        "no mean. The table has "
         f"the share of all rollouts with its 95 % interval. {coverage(metrics)}.",
         headers=("class", "rollouts", "share", "95 % interval"),
         rows=[
@@ -236,7 +238,7 @@ def flips_figure(flips: FlipFacts, metrics: MetricsFacts) -> Figure:
             bars, unit="rollouts", title=f"Verdicts of {flips.a} and {flips.b}",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {flips.n:,} rollouts that both judged; {words}. {coverage(metrics)}.",
+        caption=f"n = {count_of(flips.n, 'rollout')} that both judged; {words}. {coverage(metrics)}.",
         headers=("verdicts", "rollouts", "share", "meaning"),
         rows=[[bar.label, f"{bar.count:,}", share_and_interval(bar.count, flips.n)[0], bar.note] for bar in bars],
     )  # fmt: skip
@@ -261,7 +263,7 @@ def probe_figure(probe: ProbeFacts, metrics: MetricsFacts) -> Figure | None:
     ]
     wrong = sum(one.finding == "broken" for one in questions)
     judged = (
-        f"{wrong} of {len(questions)} questions say that it is broken"
+        f"{wrong} of {count_of(len(questions), 'question')} say that it is broken"
         if wrong
         else "none says that it is broken"
     )
@@ -270,10 +272,11 @@ def probe_figure(probe: ProbeFacts, metrics: MetricsFacts) -> Figure | None:
         heading=f"{probe.verifier}, probed",
         scene=interval_chart(
             items, title=f"Wrong verdicts of {probe.verifier} on known answers", x_title="share of wrong verdicts",
-            description=f"{len(questions)} questions about {probe.tasks:,} tasks; {judged}.", write=percent,
+            description=f"{count_of(len(questions), 'question')} about {count_of(probe.tasks, 'task')}; {judged}.", write=percent,
             x_range=(0.0, 1.0),
         ),
-        caption=f"Share of wrong verdicts on answers whose verdict is known, n = {probe.tasks:,} tasks, 95 % intervals (Wilson); "
+        caption=f"Share of wrong verdicts on answers whose verdict is known, "
+        f"n = {count_of(probe.tasks, 'task')}, 95 % intervals (Wilson); "
         f"{judged}. {coverage(metrics)}.",
         headers=("question", "asked", "wrong", "rate", "95 % interval", "tolerated", "finding"),
         rows=[

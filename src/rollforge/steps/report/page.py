@@ -9,6 +9,7 @@ from importlib import resources
 from msgspec import Struct
 
 from rollforge.charts import chart_style, to_svg
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.figures import Figure
 from rollforge.text_safety.markup import Html, join, raw, table, tag
 
@@ -51,7 +52,9 @@ def _style() -> str:
 def figure(one: Figure) -> Html:
     """A chart with its caption and the numbers behind it."""
     numbers = tag(
-        "details", tag("summary", f"the numbers ({len(one.rows):,} rows)"), table(one.headers, one.rows)
+        "details",
+        tag("summary", f"the numbers ({count_of(len(one.rows), 'row')})"),
+        table(one.headers, one.rows),
     )
     chart = tag(
         "div",

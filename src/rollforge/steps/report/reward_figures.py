@@ -15,6 +15,7 @@ from rollforge.charts import (
     sample_strip,
 )
 from rollforge.statistics import intervals
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import Strip
 from rollforge.steps.report.figures import (
     BANDS,
@@ -161,8 +162,8 @@ def difficulty_figure(metrics: MetricsFacts, profile: ProfileFacts, stage: str |
             bars, title="Tasks by pass rate",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {profile.tasks:,} tasks; a rollout solves its task at reward ≥ {profile.threshold:g}. "
-        f"{signal.tasks:,} of {signal.of:,} groups ({share}) have equal rewards: nothing to learn by comparison. "
+        caption=f"n = {count_of(profile.tasks, 'task')}; a rollout solves its task at reward ≥ {profile.threshold:g}. "
+        f"{signal.tasks:,} of {count_of(signal.of, 'group')} ({share}) have equal rewards: nothing to learn by comparison. "
         f"The table has 95 % intervals. {coverage(metrics)}.",
         headers=("band", "tasks", "share", "95 % interval", "meaning"),
         rows=[
@@ -203,7 +204,7 @@ def signal_figure(metrics: MetricsFacts, profile: ProfileFacts) -> Figure | None
             description=f"From {percent(round(yields[0].value or 0, 3))} at k = {yields[0].k} to "
             f"{percent(round(last.value or 0, 3))} at k = {last.k}.",
         ),
-        caption=f"Expected share of groups of k with more than one reward, n = {yields[0].tasks:,} tasks with at least two "
+        caption=f"Expected share of groups of k with more than one reward, n = {count_of(yields[0].tasks, 'task')} with at least two "
         "judged samples. Values beyond the samples taken are extrapolated (beta-binomial fit over all tasks). The table has "
         f"95 % intervals of the measured ones. {coverage(metrics)}.",
         headers=("k", "groups with signal", "95 % interval", "how"),
@@ -230,7 +231,7 @@ def _around(share: float | None, tasks: int) -> str:
 def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
     """Tasks × samples, hardest task first."""
     some = (
-        f"{len(strip.shown):,} tasks evenly spaced among {strip.of:,}"
+        f"{count_of(len(strip.shown), 'task')} evenly spaced among {strip.of:,}"
         if strip.of > len(strip.shown)
         else "all tasks"
     )
@@ -249,7 +250,7 @@ def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
             description=f"One column a task, one cell a sample, from the hardest to the easiest task; {some}.",
         ),
         caption=f"One column a task, one cell a sample; {some}, ordered by mean reward. {unjudged:,} of the cells shown are "
-        f"unjudged. At most {strip.samples} samples of a task are drawn: every cell is one measurement, without interval. "
+        f"unjudged. At most {count_of(strip.samples, 'sample')} of a task are drawn: every cell is one measurement, without interval. "
         f"{coverage(metrics)}.",
         headers=("task", "judged", "mean reward", "samples"),
         rows=[

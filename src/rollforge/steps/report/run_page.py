@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from rollforge.charts import MarkedStretch
 from rollforge.index import Index
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import RunBins, Timeline
 from rollforge.steps.report.exemplars import Exemplars
 from rollforge.steps.report.figures import Figure, coverage, number
@@ -145,7 +146,7 @@ def _rewards(inputs: RunInputs) -> Html:
     )
     shown = [(number(reward.mean), f"{interval}, n = {reward.n:,}")]
     shown += [
-        (number(metrics.at_k[name].value), f"{name}, over {metrics.at_k[name].tasks:,} tasks")
+        (number(metrics.at_k[name].value), f"{name}, over {count_of(metrics.at_k[name].tasks, 'task')}")
         for name in _first_and_last(metrics)
     ]
     shown.append((f"{metrics.counts.unjudged:,}", "unjudged rollouts, in no mean"))

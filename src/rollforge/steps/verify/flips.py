@@ -16,8 +16,15 @@ from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.review.labels import LabelFile, is_right
 from rollforge.rollouts import Own, RolloutReader, TaskFields
+from rollforge.statistics.intervals import clustered_mean, paired_difference
 from rollforge.steps.verify.choice import hash_of
-from rollforge.steps.verify.tally import RewardEstimate, RolloutRewards, estimate_of, rewards_of
+from rollforge.steps.verify.tally import (
+    RewardEstimate,
+    RolloutRewards,
+    estimate_of,
+    reward_estimate,
+    rewards_of,
+)
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
@@ -177,13 +184,16 @@ def flip_of(a: float, b: float) -> Flip | None:
 def _tabulate(
     first: _Side, second: _Side, rollouts: int, first_stage: int | None = None
 ) -> tuple[FlipTable, dict[Key, Flip]]:
-    means = tuple(RolloutRewards(first_stage) for _ in range(3))
+    means = tuple(RolloutRewards(first_stage) for _ in range(2))
+    gaps: dict[int, list[tuple[float, float]]] = {}
     flips: dict[Key, Flip] = {}
     both = first.reward_by_key.keys() & second.reward_by_key.keys()
     for key in both:
         a, b = first.reward_by_key[key], second.reward_by_key[key]
-        for mean, value in zip(means, (a, b, b - a), strict=True):
+        for mean, value in zip(means, (a, b), strict=True):
             mean.add_rollout(key, value)
+        if means[0].counts_rollout(key):
+            gaps.setdefault(key[0], []).append((a, b))
         flip = flip_of(a, b)
         if flip is not None:
             flips[key] = flip
@@ -202,9 +212,22 @@ def _tabulate(
         neither=max(0, rollouts - len(both) - only_a - only_b),
         mean_a=estimate_of(means[0]),
         mean_b=estimate_of(means[1]),
-        difference=estimate_of(means[2]),
+        difference=_difference(gaps, first_stage),
     )
     return table, flips
+
+
+def _difference(
+    pairs_by_task: dict[int, list[tuple[float, float]]], first_stage: int | None
+) -> RewardEstimate:
+    """Mean of B − A over rollouts. It may go both ways, so it is no share, not even where all differences are 0 or 1."""
+    pairs = list(pairs_by_task.values())
+    sizes = [len(task) for task in pairs]
+    estimate = clustered_mean([sum(b - a for a, b in task) for task in pairs], sizes)
+    if estimate.low is None or estimate.low == estimate.high:  # equal in all tasks
+        means = [[sum(side) / len(task) for side in zip(*task, strict=True)] for task in pairs]
+        estimate = paired_difference([mean[0] for mean in means], [mean[1] for mean in means])
+    return reward_estimate(estimate, n=sum(sizes), first_stage=first_stage)
 
 
 def _examples(

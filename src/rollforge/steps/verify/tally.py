@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rollforge.adaptive.design import read_design
-from rollforge.statistics.intervals import ClusterMean
+from rollforge.statistics.intervals import ClusterMean, Estimate
 from rollforge.steps.verify.judge_cost import JudgeSpending
 from rollforge.steps.verify.verdicts import Key
 from rollforge.store import RunFiles, read_manifest
@@ -26,12 +26,16 @@ class RolloutRewards(ClusterMean):
     """The rewards of a run's rollouts; of an adaptive run, those of its first stage."""
 
     def __init__(self, first_stage: int | None = None) -> None:
-        super().__init__()
+        super().__init__(may_be_share=True)
         self.first_stage = first_stage
+
+    def counts_rollout(self, key: Key) -> bool:
+        """Whether the mean is over this rollout's stage."""
+        return self.first_stage is None or key[1] < self.first_stage
 
     def add_rollout(self, key: Key, reward: float) -> None:
         """Count a rollout, if its stage counts."""
-        if self.first_stage is None or key[1] < self.first_stage:
+        if self.counts_rollout(key):
             self.add(key[0], reward)
 
 
@@ -44,14 +48,18 @@ def rewards_of(files: RunFiles) -> RolloutRewards:
 
 def estimate_of(rewards: RolloutRewards) -> RewardEstimate:
     """The running mean as the record that summaries hold."""
-    mean = rewards.estimate()
+    return reward_estimate(rewards.estimate(), n=rewards.count, first_stage=rewards.first_stage)
+
+
+def reward_estimate(mean: Estimate, *, n: int, first_stage: int | None) -> RewardEstimate:
+    """A mean with its interval, as the record that summaries hold."""
     has_interval = mean.low is not None and mean.high is not None
     return RewardEstimate(
         mean=mean.value,
         ci=(mean.low, mean.high) if has_interval else None,  # type: ignore[arg-type]
-        n=rewards.count,
+        n=n,
         tasks=mean.groups,
-        first_stage=rewards.first_stage,
+        first_stage=first_stage,
     )
 
 

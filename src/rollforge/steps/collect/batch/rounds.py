@@ -22,6 +22,7 @@ from rollforge.endpoint.batch_lines import MOST_BYTES, NOTHING_USED
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure, FailureClass, UsageError
 from rollforge.records import to_json
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.request_files import RequestWriter
 from rollforge.steps.collect.batch.results import BatchResults, line_limit
@@ -424,7 +425,9 @@ class BatchRounds:
         batches = self._open()
         done, requests = sum(batch.done for batch in batches), sum(batch.requests for batch in batches)
         what = "batch" if len(batches) == 1 else "batches"
-        self._engine.notice = f"waiting for {len(batches)} {what}: {done:,} of {requests:,} requests done"
+        self._engine.notice = (
+            f"waiting for {len(batches)} {what}: {done:,} of {count_of(requests, 'request')} done"
+        )
 
 
 def _runs(task: int, pairs: list[tuple[int, int]]) -> list[BatchGroup]:
