@@ -22,8 +22,10 @@ from rollforge.endpoint.rate_limits import RateLimits
 from rollforge.endpoint.server_metrics import read_load
 from rollforge.environments.base import EnvironmentSpec
 from rollforge.environments.openenv import OpenEnv
-from rollforge.errors import Failure, UsageError
+from rollforge.errors import Exit, Failure, UsageError
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.steps.collect import Collection, CollectOptions
+from rollforge.steps.collect.batch import rounds
 from rollforge.steps.collect.batch.results import BatchResults, line_limit
 from rollforge.tasks.hub import HubFile, HubInfo, choose_split, matching
 from tests.agents.web import serving
@@ -65,6 +67,43 @@ async def test_no_answer_of_a_batch_provider_is_read_without_end(tmp_path: Path)
             await api.download("o", lambda piece: written.append(len(piece)), limit=3_000_000)
     assert upload.value.kind == "oversized"
     assert sum(written) <= 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"[]", "batch b1: the provider's answer is no ProviderBatch"),
+        (b"<html>try later", "batch b1: the provider's answer is no ProviderBatch"),
+        (b'{"id":5}', "batch b1: the provider's answer is no ProviderBatch"),
+        (b'{"id":"b1","status":"in_progress"}', "no batch has ended within"),
+        (b'{"id":"b1","status":"SUCCESS"}', "no batch has ended within"),
+    ],
+)
+async def test_a_batch_that_never_ends_is_not_polled_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(rounds, "LONGEST_WAIT_S", 0.5)
+    looks = []
+
+    async def look(request: web.Request) -> web.Response:
+        looks.append(request.path)
+        return web.Response(body=answer, content_type="application/json")
+
+    async def created(_: web.Request) -> web.Response:
+        return web.json_response({"id": "b1", "data": []})
+
+    app = web.Application()
+    app.router.add_get("/v1/batches/b1", look)
+    app.router.add_route("*", "/v1/{tail:.*}", created)
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "p", "expected_answer": "1"}\n')
+    async with serving(app) as url:
+        options = CollectOptions(
+            input=str(tmp_path / "tasks.jsonl"), out=str(tmp_path / "run"), model="m", base_urls=(f"{url}/v1",),
+            no_verify=True, batch=True, batch_poll_s=0.001,
+        )  # fmt: skip
+        result = await asyncio.wait_for(Collection(options).run(), 120)
+    assert result.exit_code == Exit.INCOMPLETE and reason in str(result)
+    assert looks and ("ended" in reason or len(looks) == rounds.TRIES)
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "1e999", "-7", '"many"', "null", "[]"])

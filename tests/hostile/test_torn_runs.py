@@ -47,6 +47,13 @@ def collect(
     )  # fmt: skip
 
 
+def rollforge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rollforge", *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
 def assert_whole(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "run" / "rollouts.jsonl").read_text().splitlines()]
     keys = sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
@@ -142,6 +149,68 @@ def test_a_symbolic_link_inside_a_run_is_not_written_through(tmp_path: Path, nam
     done = collect(tmp_path)
     assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
     assert precious.read_bytes() == b"mine\n"
+
+
+def test_a_linked_folder_of_verdicts_deletes_nothing_elsewhere(tmp_path: Path) -> None:
+    """Workers of `verify` leave folders there, which are removed once their verdicts are in the run."""
+    assert collect(tmp_path).returncode == 0
+    parts = tmp_path / "run" / "rollouts_verdicts.parts"
+    precious = tmp_path / "home" / "documents" / "letter.txt"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("mine")
+    parts.symlink_to(tmp_path / "home")
+    words = ("verify", tmp_path / "run", "--verifier", "exact", "--workers", "2")
+    done = rollforge(*words)
+    assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    parts.unlink()
+    parts.mkdir()
+    (parts / "linked").symlink_to(tmp_path / "home")
+    (parts / "file").write_text("of nobody")
+    done = rollforge(*words)
+    assert done.returncode == 0 and not parts.exists(), done.stderr
+    assert precious.read_text() == "mine"
+
+
+def test_later_verdicts_are_not_written_through_a_link(tmp_path: Path) -> None:
+    assert collect(tmp_path).returncode == 0
+    (tmp_path / "run" / "rollouts_verdicts.jsonl").symlink_to(tmp_path / "precious.txt")
+    for more in (("--workers", "2"), ()):
+        done = rollforge("verify", tmp_path / "run", "--verifier", "exact", *more)
+        assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    assert not (tmp_path / "precious.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("rollouts_batches", ()),
+        ("rollouts_artifacts", ()),
+        ("shards", ("--workers", "2")),
+        ("rollouts_metrics.jsonl", ("--step-size", "2", "--sink", "jsonl")),
+    ],
+)
+def test_nothing_is_written_where_a_link_in_a_new_run_points(
+    tmp_path: Path, name: str, more: tuple[str, ...]
+) -> None:
+    target = tmp_path / "elsewhere"
+    if not name.endswith(".jsonl"):
+        target.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(target)
+    done = collect(tmp_path, "", *more)
+    assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    assert not any(target.iterdir()) if target.is_dir() else not target.exists()
+
+
+def test_files_that_validate_writes_replace_links(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    (tmp_path / "tasks.jsonl").write_text('{"prompt":"a"}\nno json\n')
+    for name in ("tasks.clean.jsonl", "tasks.rejects.jsonl"):
+        (tmp_path / name).symlink_to(precious)
+    done = rollforge("validate", tmp_path / "tasks.jsonl", "--fix")
+    assert precious.read_text() == "mine", done.stderr
+    assert not (tmp_path / "tasks.clean.jsonl").is_symlink(), done.stderr + done.stdout
 
 
 def test_files_that_are_replaced_replace_the_link_and_not_its_target(tmp_path: Path) -> None:

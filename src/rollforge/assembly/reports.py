@@ -45,6 +45,7 @@ from rollforge.steps.report import (
 from rollforge.steps.verify import compare, known_verifiers
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 from rollforge.store.outputs import refuse_output
+from rollforge.store.reading import lines_of
 from rollforge.store.rollout_parts import parts_of
 
 Texts = Literal["some", "none"]
@@ -263,7 +264,7 @@ def _evaluation(path: Path) -> bytes | None:
 def _logged(path: Path) -> list[LoggedStep]:
     """The steps in a metrics file; lines of another kind are passed over."""
     steps = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    for line in lines_of(path):
         try:
             steps.append(decode_json(line, LoggedStep))
         except UNREADABLE:

@@ -63,6 +63,8 @@ class SentBatch:
     """Seconds since the epoch."""
     done: int = 0
     """Requests that the provider has worked on, for the display."""
+    unreadable: int = 0
+    """Looks in a row that brought no state of a batch."""
 
     @property
     def is_open(self) -> bool:

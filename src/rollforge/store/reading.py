@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryErr
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE = 256 << 20
 """No longer line is held in memory; the index has the same limit."""
+NO_LINE = f"NUL bytes, or a line longer than {LONGEST_LINE >> 20} MB"
+"""What a line that begins with NUL is: of a hole in the file, or from `bounded_lines`."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -141,13 +144,18 @@ def lines_of(path: Path) -> Iterator[bytes]:
         yield from bounded_lines(file)
 
 
-def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file; one longer than `LONGEST_LINE` (a lost disk's gigabytes of NUL) is a NUL, which nobody can read."""
-    while line := file.readline(LONGEST_LINE):
+def bounded_lines(file: BinaryIO, length: int = sys.maxsize) -> Iterator[bytes]:
+    """The lines of an open file, of its next `length` bytes.
+
+    One longer than `LONGEST_LINE` (a lost disk's gigabytes of NUL, an archive that unpacks to them) is a NUL, which nobody can read.
+    """
+    while length > 0 and (line := file.readline(min(LONGEST_LINE, length))):
+        length -= len(line)
         if len(line) < LONGEST_LINE or line.endswith(b"\n"):
             yield line
             continue
         is_ended = False
-        while not is_ended and (line := file.readline(BLOCK_BYTES)):
+        while not is_ended and length > 0 and (line := file.readline(min(BLOCK_BYTES, length))):
+            length -= len(line)
             is_ended = line.endswith(b"\n")
         yield b"\0\n" if is_ended else b"\0"

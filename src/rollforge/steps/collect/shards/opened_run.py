@@ -26,6 +26,7 @@ from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.steps.collect.resume import move_aside, refuse_changes
 from rollforge.steps.collect.task_writer import BadTaskLine
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest, run_id
+from rollforge.store.atomic import refuse_links
 from rollforge.store.bucket_storage import storage_of
 from rollforge.store.shard_plan import (
     ShardChoice,
@@ -88,6 +89,7 @@ def open_run(options: CollectOptions, inputs: PlanInputs, choice: ShardChoice | 
         raise UsageError(
             "stdin cannot be split into shards", hint="write the tasks to a file: -i tasks.jsonl"
         )
+    refuse_links(files.shards, files.artifacts)
     storage = storage_of(files.shards)
     if options.fresh and choice is not None:
         raise UsageError(
