@@ -173,11 +173,13 @@ def test_a_linked_folder_of_verdicts_deletes_nothing_elsewhere(tmp_path: Path) -
 
 def test_later_verdicts_are_not_written_through_a_link(tmp_path: Path) -> None:
     assert collect(tmp_path).returncode == 0
-    (tmp_path / "run" / "rollouts_verdicts.jsonl").symlink_to(tmp_path / "precious.txt")
+    precious = tmp_path / "precious.txt"
+    precious.write_bytes(b"")
+    (tmp_path / "run" / "rollouts_verdicts.jsonl").symlink_to(precious)
     for more in (("--workers", "2"), ()):
         done = rollforge("verify", tmp_path / "run", "--verifier", "exact", *more)
         assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
-    assert not (tmp_path / "precious.txt").exists()
+    assert precious.read_bytes() == b""
 
 
 @pytest.mark.parametrize(
