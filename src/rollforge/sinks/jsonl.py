@@ -14,7 +14,7 @@ from typing import IO
 
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.sinks.base import SinkOptions
-from rollforge.store.atomic import open_for_writing
+from rollforge.store.atomic import make_directory, open_for_writing
 from rollforge.store.reading import UNREADABLE, bounded_lines
 
 
@@ -30,7 +30,7 @@ class JsonlSink:
         self._file: IO[bytes] | None = None
 
     def start(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         is_new = not self.path.exists()
         self._open().close()
         if is_new:

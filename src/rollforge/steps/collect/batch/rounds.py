@@ -449,7 +449,6 @@ def _runs(task: int, pairs: list[tuple[int, int]]) -> list[BatchGroup]:
 
 
 def _write(path: Path, lines: list[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.writelines(lines)
 

@@ -26,7 +26,7 @@ from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.steps.collect.resume import move_aside, refuse_changes
 from rollforge.steps.collect.task_writer import BadTaskLine
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest, run_id
-from rollforge.store.atomic import refuse_links
+from rollforge.store.atomic import refuse_links, sync_directory
 from rollforge.store.bucket_storage import storage_of
 from rollforge.store.shard_plan import (
     ShardChoice,
@@ -137,6 +137,8 @@ def _move_aside(files: RunFiles) -> None:
         index = files.rollouts.parent / "index"
         if index.exists():
             index.rename(target / "index")
+        sync_directory(target)
+        sync_directory(files.rollouts.parent)
 
 
 def _refuse_single_file(files: RunFiles) -> None:
