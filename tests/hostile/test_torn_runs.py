@@ -13,7 +13,7 @@ import pytest
 from rollforge.errors import DataError
 from rollforge.rollouts import TaskFields
 from rollforge.simulate import example_tasks
-from rollforge.store import RunFiles, mend_tail
+from rollforge.store import RunFiles, mend_tail, reading
 from rollforge.store.tail import damaged_file
 from rollforge.tasks.file import TaskFile
 
@@ -249,3 +249,34 @@ def test_a_task_number_that_fits_nowhere_is_a_damaged_tasks_file(tmp_path: Path,
     fields = TaskFields(RunFiles(tmp_path), path)
     assert fields.indices() == ([0, 1] if number == "null" else [0])
     fields.close()
+
+
+@pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "device"])
+@pytest.mark.parametrize("name", ["rollouts_run.json", "rollouts_failures.jsonl", "rollouts_verdicts.jsonl"])
+def test_a_run_with_a_pipe_or_a_device_in_it_is_not_read_for_ever(
+    tmp_path: Path, name: str, is_pipe: bool
+) -> None:
+    assert collect(tmp_path).returncode == 0
+    path = tmp_path / "run" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if is_pipe else path.symlink_to("/dev/zero")
+    for words in (["status"], ["metrics"], ["verify", "--verifier", "exact"]):
+        done = rollforge(words[0], tmp_path / "run", *words[1:])
+        assert done.returncode == 2 and f"{path} is a device or a pipe" in done.stderr, done.stderr
+    assert f"{name} is a device or a pipe" in collect(tmp_path).stderr
+
+
+def test_a_file_that_is_read_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 1000)
+    path = tmp_path / "rollouts_run.json"
+    path.write_bytes(b" " * 1001)
+    with pytest.raises(DataError, match="too large"):
+        reading.read_json(path)
+    path.unlink()
+    for target in ("/dev/zero", tmp_path / "pipe"):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        if target != "/dev/zero":
+            os.mkfifo(target)
+        with pytest.raises(OSError, match="not a regular file"):
+            reading.read_json(path)

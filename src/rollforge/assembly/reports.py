@@ -45,7 +45,7 @@ from rollforge.steps.report import (
 from rollforge.steps.verify import compare, known_verifiers
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 from rollforge.store.outputs import refuse_output
-from rollforge.store.reading import lines_of
+from rollforge.store.reading import lines_of, read_whole
 from rollforge.store.rollout_parts import parts_of
 
 Texts = Literal["some", "none"]
@@ -196,7 +196,7 @@ def _datasets(files: RunFiles) -> list[DatasetFacts]:
 def _dataset_manifest(path: Path) -> ManifestFacts | None:
     """The manifest, or None for a file of the same name that is something else."""
     try:
-        return decode_json(path.read_bytes(), ManifestFacts)
+        return decode_json(read_whole(path), ManifestFacts)
     except (OSError, *UNREADABLE):
         return None
 
@@ -247,8 +247,8 @@ def _evaluation(path: Path) -> bytes | None:
     file = _bench_path(path)
     if file is None:
         return None
-    data = file.read_bytes()
     try:
+        data = read_whole(file)
         if file.name == BENCH:
             return report_evaluation(path.name, decode_json(data, BenchFacts))
         one = decode_json(data, EvaluationFacts)

@@ -6,9 +6,12 @@ catches `UNREADABLE`, so that none of the four is forgotten.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +52,17 @@ def reason_of(error: BaseException) -> str:
             return str(error)
 
 
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file that is held as a whole; one above `LONGEST_LINE` counts as one that does not fit into memory."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123  (a pipe must not block)
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > LONGEST_LINE:
+            raise MemoryError
+        return file.read()
+
+
 @overload
 def read_json(path: Path, *, hint: str | None = None) -> Any: ...
 @overload
@@ -60,7 +74,7 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
         DataError: the file is damaged or has another shape; the message names the file. A missing file raises `FileNotFoundError`.
     """
     try:
-        return decode_json(path.read_bytes(), type)
+        return decode_json(read_whole(path), type)
     except UNREADABLE as error:
         raise DataError(f"{path}: {reason_of(error)}", hint=hint) from error
 

@@ -53,6 +53,7 @@ from rollforge.store import RunFiles, RunLock
 from rollforge.store.atomic import refuse_links
 from rollforge.store.costs import counted_bytes, recounted
 from rollforge.store.failure_reasons import most_frequent
+from rollforge.store.find import refuse_devices
 from rollforge.store.manifest import State
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.base import Verifier
@@ -130,6 +131,7 @@ class Collection:
         self.options = options = with_verifier_of(environment, self.options)
         verifier = chosen_verifier(options)
         files = RunFiles(options.out)
+        refuse_devices(files)
         with RunLock(files.lock):
             refuse_links(files.batch_files, files.artifacts)
             async with prepared_agent(options, environment) as (agent, prepared):

@@ -33,6 +33,7 @@ from rollforge.steps.verify.verify_worker import (
 )
 from rollforge.store import RunFiles, RunLock, mend_tail
 from rollforge.store.atomic import open_for_writing, refuse_links, sync_file
+from rollforge.store.find import refuse_devices
 from rollforge.store.rollout_parts import parts_of
 from rollforge.store.shipping import address_of, copy_of, ship_lines
 from rollforge.verifiers.base import Verifier, load_verifier
@@ -61,6 +62,7 @@ class SpreadVerification:
             raise UsageError("--max-cost counts in one process", hint="leave out --workers and --on")
         self.options = options
         self.files = RunFiles(options.run)
+        refuse_devices(self.files)
         self._meter = JudgeMeter(options)
         self._on, self._count = on, workers
         self._reports: dict[str, VerifyReport] = {}
