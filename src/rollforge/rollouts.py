@@ -21,6 +21,7 @@ from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     ROLLOUT_KEY,
+    SAID_BY_AGENTS,
     TASK_KEY,
     Index,
     JsonFields,
@@ -138,6 +139,8 @@ class RolloutReader:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
         is_numbered = bytes(row.task) not in (b"", b"null")
+        for name in SAID_BY_AGENTS:
+            row.response.pop(name, None)
         if "artifacts" in row.response:
             row.response["artifacts_root"] = str(self.path.parent.absolute())
         return Rollout(*key, Response(row.response), row.measured(), row.own or Own(), line, is_numbered)
