@@ -7,6 +7,8 @@ rollforge's own lives under the single nested key `_rf`, where other tools do no
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, cast
@@ -151,6 +153,12 @@ def _objects(items: list[Any]) -> Iterator[Any]:
             yield from (inner for inner in item if isinstance(inner, dict))
 
 
+SAID_BY_AGENTS = ("workdir", "artifacts_root")
+"""Fields of a response that name directories of this machine: neither a server nor a file of rollouts is believed about them."""
+_KEPT = re.compile(r"[^/.\0][^/\0]*/[0-9a-f]{2}/[0-9a-f]{64}")
+"""Where a kept file is, relative to the run's directory: below its artifacts, by its SHA-256."""
+
+
 class Artifact(msgspec.Struct, frozen=True):
     """A file that a program left behind, kept beside the run."""
 
@@ -164,11 +172,17 @@ class Artifact(msgspec.Struct, frozen=True):
     """Where it is kept; None when it is not."""
 
     def read(self) -> bytes:
-        """The file's bytes; raises `FileNotFoundError` when it was not kept."""
+        """The file's bytes; raises `FileNotFoundError` when it was not kept, or is not what was kept."""
         if self.file is None:
             raise FileNotFoundError(f"{self.path} was too large to keep")
-        with open(self.file, "rb") as file:  # noqa: PTH123  (records import nothing that they need not)
-            return file.read()
+        import hashlib  # records import nothing that they need not
+
+        flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(self.file, "rb", opener=lambda path, mode: os.open(path, mode | flags)) as file:
+            data = file.read()
+        if hashlib.sha256(data).hexdigest() != self.file[-64:]:
+            raise FileNotFoundError(f"{self.path}: {self.file} is not what was kept")
+        return data
 
     def text(self) -> str:
         """The file as text."""
@@ -312,7 +326,8 @@ class Response(Mapping[str, Any]):
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(entry.get("path"), str):
                 file, size = entry.get("file"), entry.get("bytes")
-                where = f"{root}/{file}" if root and isinstance(file, str) else file
+                is_kept = isinstance(file, str) and _KEPT.fullmatch(file)  # a run may be somebody else's
+                where = f"{root}/{file}" if is_kept and root else None
                 artifacts.append(
                     Artifact(entry["path"], size if isinstance(size, int) else 0, entry.get("sha256"), where)
                 )

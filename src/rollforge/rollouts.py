@@ -9,7 +9,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     ROLLOUT_KEY,
+    SAID_BY_AGENTS,
     TASK_KEY,
     Index,
     JsonFields,
@@ -31,7 +32,7 @@ from rollforge.records import (
 )
 from rollforge.runtime.typed_decoding import decode_json, json_decoder
 from rollforge.store import RunFiles
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import LONGEST_LINE, UNREADABLE, bounded_lines
 from rollforge.store.rollout_parts import parts_of
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
@@ -138,6 +139,8 @@ class RolloutReader:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
         is_numbered = bytes(row.task) not in (b"", b"null")
+        for name in SAID_BY_AGENTS:
+            row.response.pop(name, None)
         if "artifacts" in row.response:
             row.response["artifacts_root"] = str(self.path.parent.absolute())
         return Rollout(*key, Response(row.response), row.measured(), row.own or Own(), line, is_numbered)
@@ -183,8 +186,10 @@ class GrowingLines:
             if not self._path.exists():
                 return
             self._file = self._path.open("rb")
-        for piece in self._file:
+        while piece := self._file.readline(LONGEST_LINE):
             self._rest += piece
+            if len(self._rest) > LONGEST_LINE:  # a NUL, as in `bounded_lines`
+                self._rest = b"\0" + piece[-1:]
             if self._rest.endswith(b"\n"):
                 line, self._rest = self._rest, b""
                 self._number += 1
@@ -281,35 +286,30 @@ class TaskFields:
     def _scan(self, path: Path) -> None:
         """Record the offset of every task. What has no random access (an archive, Parquet) is unpacked to a temporary file."""
         is_plain = path.suffix == ".jsonl" and path.is_file()
-        spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
+        file = path.open("rb") if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
+        self._file = cast(BinaryIO, file)
         decode = json_decoder(_TaskLine, strict=False).decode
         self._scanned_size = path.stat().st_size if path.exists() else 0
-        offset = 0
-        for number, line in self._lines(path, is_plain=is_plain):
-            if spool is not None:
-                spool.write(line)
+        end = 0
+        for number, line in enumerate(bounded_lines(self._file), 1) if is_plain else self._lines(path):
+            if not is_plain:
+                file.write(line)
+            offset, end = end, file.tell()
             try:
                 index = decode(line).task
             except UNREADABLE:
-                offset += len(line)
                 continue
             self._ids.append(number - 1 if index is None else index)
             self._offsets.append(offset)
-            offset += len(line)
-        self._file = path.open("rb") if spool is None else spool
         ids = np.asarray(self._ids, dtype=np.int64)
         self._order = np.argsort(ids, kind="stable")
 
     @staticmethod
-    def _lines(path: Path, *, is_plain: bool) -> Iterator[tuple[int, bytes]]:
+    def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         if not path.exists():
             raise UsageError(f"{path}: no such file", hint="check --tasks")
-        if is_plain:
-            with path.open("rb") as file:
-                yield from enumerate(file, start=1)
-        else:
-            for number, line in read_lines(path):
-                yield number, line.rstrip(b"\n") + b"\n"
+        for number, line in read_lines(path):
+            yield number, line.rstrip(b"\n") + b"\n"
 
     def get(self, index: int) -> Task | None:
         """The task, or None when no file holds it."""
@@ -443,12 +443,12 @@ class TaskFields:
         if self._file is None:
             return locations
         self._file.seek(0)
-        offset = 0
-        for number, line in enumerate(self._file, start=1):
+        end = 0
+        for number, line in enumerate(bounded_lines(self._file), start=1):
+            offset, end = end, self._file.tell()
             try:
                 row = to_task_row(line)
             except BadRow:
-                offset += len(line)
                 continue
             prompt = _asked(row)
             fields = to_json({key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)})
@@ -456,7 +456,6 @@ class TaskFields:
                 first = locations.setdefault(prompt, _PromptLocation(offset, number, hash(fields)))
                 if first.fields != hash(fields) and first.other_line is None:
                     locations[prompt] = msgspec.structs.replace(first, other_line=number)
-            offset += len(line)
         return locations
 
     def _remember(self, task: Task, size: int) -> None:

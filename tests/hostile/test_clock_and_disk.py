@@ -25,7 +25,7 @@ os.fsync = fsync
 """
 
 
-def collect(folder: Path, before: str, out: str) -> subprocess.CompletedProcess[str]:
+def collect(folder: Path, before: str, out: str, *more: str) -> subprocess.CompletedProcess[str]:
     rows = example_tasks(4, 0, "math")
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [
@@ -41,6 +41,7 @@ def collect(folder: Path, before: str, out: str) -> subprocess.CompletedProcess[
         "-k",
         "2",
         "--json",
+        *more,
     ]
     return subprocess.run(
         [sys.executable, "-c", f"{before}\nfrom rollforge.cli import main\nmain({words!r})"],
@@ -67,6 +68,25 @@ def test_every_new_folder_is_synced_with_its_parent(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     synced = set((tmp_path / "synced").read_text().splitlines())
     wanted = {tmp_path, tmp_path / "deep", tmp_path / "deep" / "er", tmp_path / "deep" / "er" / "run"}
+    assert {str(path) for path in wanted} <= synced
+
+
+def test_what_is_moved_aside_and_new_folders_of_a_buffer_and_a_sink_are_synced(tmp_path: Path) -> None:
+    assert collect(tmp_path, "", "run").returncode == 0
+    more = [
+        "--fresh",
+        "--step-size",
+        "2",
+        "--buffer",
+        "buffers/new/b.db",
+        "--sink",
+        "jsonl=sinks/new/m.jsonl",
+    ]
+    done = collect(tmp_path, SYNCED, "run", *more)
+    assert done.returncode == 0, done.stderr
+    synced = set((tmp_path / "synced").read_text().splitlines())
+    (aside,) = (tmp_path / "run").glob("rollouts_2*")
+    wanted = {aside, aside.parent, tmp_path, tmp_path / "buffers", tmp_path / "sinks"}
     assert {str(path) for path in wanted} <= synced
 
 

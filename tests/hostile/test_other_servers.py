@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,9 +23,14 @@ from rollforge.endpoint.rate_limits import RateLimits
 from rollforge.endpoint.server_metrics import read_load
 from rollforge.environments.base import EnvironmentSpec
 from rollforge.environments.openenv import OpenEnv
-from rollforge.errors import Failure, UsageError
+from rollforge.errors import Exit, Failure, UsageError
+from rollforge.records import Artifact
+from rollforge.rollouts import RolloutReader
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.steps.collect import Collection, CollectOptions
+from rollforge.steps.collect.batch import rounds
 from rollforge.steps.collect.batch.results import BatchResults, line_limit
+from rollforge.store.batches import read_batches
 from rollforge.tasks.hub import HubFile, HubInfo, choose_split, matching
 from tests.agents.web import serving
 from tests.environments.fake_openenv import FakeOpenEnv
@@ -67,6 +73,43 @@ async def test_no_answer_of_a_batch_provider_is_read_without_end(tmp_path: Path)
     assert sum(written) <= 3_000_000
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"[]", "batch b1: the provider's answer is no ProviderBatch"),
+        (b"<html>try later", "batch b1: the provider's answer is no ProviderBatch"),
+        (b'{"id":5}', "batch b1: the provider's answer is no ProviderBatch"),
+        (b'{"id":"b1","status":"in_progress"}', "no batch has ended within"),
+        (b'{"id":"b1","status":"SUCCESS"}', "no batch has ended within"),
+    ],
+)
+async def test_a_batch_that_never_ends_is_not_polled_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(rounds, "LONGEST_WAIT_S", 0.5)
+    looks = []
+
+    async def look(request: web.Request) -> web.Response:
+        looks.append(request.path)
+        return web.Response(body=answer, content_type="application/json")
+
+    async def created(_: web.Request) -> web.Response:
+        return web.json_response({"id": "b1", "data": []})
+
+    app = web.Application()
+    app.router.add_get("/v1/batches/b1", look)
+    app.router.add_route("*", "/v1/{tail:.*}", created)
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "p", "expected_answer": "1"}\n')
+    async with serving(app) as url:
+        options = CollectOptions(
+            input=str(tmp_path / "tasks.jsonl"), out=str(tmp_path / "run"), model="m", base_urls=(f"{url}/v1",),
+            no_verify=True, batch=True, batch_poll_s=0.001,
+        )  # fmt: skip
+        result = await asyncio.wait_for(Collection(options).run(), 120)
+    assert result.exit_code == Exit.INCOMPLETE and reason in str(result)
+    assert looks and ("ended" in reason or len(looks) == rounds.TRIES)
+
+
 @pytest.mark.parametrize("number", ["9" * 400, "1e999", "-7", '"many"', "null", "[]"])
 def test_absurd_counts_of_a_batch_leave_its_state_readable(number: str) -> None:
     state_json = f'{{"id":"b","status":"completed","output_file_id":"o","request_counts":{{"completed":{number},"failed":1}}'
@@ -85,6 +128,84 @@ def test_a_line_of_results_that_is_too_long_is_named_and_not_held(tmp_path: Path
     results.add(tmp_path / "results.jsonl")
     assert (results.report.lines, results.report.unknown, results.report.unreadable) == (4, 2, 2)
     assert results.report.unreadable_lines == ["results.jsonl:2", "results.jsonl:4"]
+
+
+LOOKING = """
+def verify(task, response):
+    return {"reward": 1.0, "seen": repr((response.workdir, [one.file for one in response.artifacts]))}
+"""
+
+
+async def test_no_server_and_no_run_names_files_of_this_machine(tmp_path: Path) -> None:
+    """The fields by which a program's directory and kept files reach a verifier, in an answer and in a row."""
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    named = {
+        "workdir": str(tmp_path),
+        "artifacts_root": str(tmp_path),
+        "artifacts": [
+            {"path": "a", "bytes": 4, "sha256": "0", "file": name}
+            for name in (str(secret), "secret", "../secret", "x/../secret")
+        ],
+    }
+    part = {"type": "output_text", "text": "4", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    answer = {
+        "id": "r",
+        "object": "response",
+        "status": "completed",
+        "model": "m",
+        "output": [message],
+        **named,
+    }
+
+    async def respond(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    app = web.Application()
+    app.router.add_post("/v1/responses", respond)
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "p"}\n')
+    (tmp_path / "looking.py").write_text(LOOKING)
+    verifier = f"{tmp_path / 'looking.py'}:verify"
+    async with serving(app) as url:
+        options = CollectOptions(
+            input=str(tmp_path / "tasks.jsonl"), out=str(tmp_path / "run"), model="m", base_urls=(f"{url}/v1",),
+            api="responses", verifier=verifier,
+        )  # fmt: skip
+        await Collection(options).run()
+    rollouts = tmp_path / "run" / "rollouts.jsonl"
+    row = json.loads(rollouts.read_text())
+    assert row["seen"] == "(None, [None, None, None, None])"
+    row["response"] |= named
+    rollouts.write_text(json.dumps(row) + "\n")
+    (rollout,) = RolloutReader(rollouts)
+    assert rollout.response.workdir is None
+    assert [one.file for one in rollout.response.artifacts] == [None] * 4
+
+
+def test_a_kept_file_is_what_its_name_says(tmp_path: Path) -> None:
+    data = b"left by a program"
+    digest = hashlib.sha256(data).hexdigest()
+    path = tmp_path / "rollouts_artifacts" / digest[:2] / digest
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    kept = Artifact("out.txt", len(data), digest, str(path))
+    assert kept.read() == data
+    path.write_bytes(b"changed")
+    with pytest.raises(FileNotFoundError, match="is not what was kept"):
+        kept.read()
+    path.unlink()
+    (tmp_path / "same").write_bytes(data)
+    path.symlink_to(tmp_path / "same")
+    with pytest.raises(OSError, match="symbolic links"):
+        kept.read()
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/etc/rf", "..", "a/b", "", "n" * 101])
+def test_a_batch_of_a_strangers_log_names_no_file_elsewhere(tmp_path: Path, name: str) -> None:
+    event = {"batch": name, "step": "created", "at": 1.0, "batch_id": "b"}
+    (tmp_path / "batches.jsonl").write_text(json.dumps(event) + "\n")
+    assert not read_batches(tmp_path / "batches.jsonl")
 
 
 class _Plan:

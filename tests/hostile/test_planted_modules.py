@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -33,6 +34,17 @@ COMMANDS = {
     "verify-module": ["verify", "run", "--verifier", "own:judge", "--verify-workers", "1", "--progress", "none"],
     "collect": ["collect", "-i", TASKS, "-o", "new", "-m", "simulated", "--verifier", "exact", "-n", "2", "--progress", "none"],
     "config": ["collect", "--config", "run.yaml", "--dry-run"],
+    "collect-workers": ["collect", "-i", TASKS, "-o", "new", "-m", "simulated", "--verifier", "math", "-n", "2", "--workers", "2"],
+    "report": ["report", "run", "-o", "report.html"],
+    "report-data": ["prepare", "sft", "run", "-o", "data", "--to", "openrlhf", "--force", "--min-reward", "0.5"],
+    "experiences": ["experiences", "run", "--buffer", "buffer.db"],
+    "test-verifier": ["test-verifier", "own.py:judge", "--cases", "own_cases.jsonl"],
+    "rewards": ["rewards", "--write", "trl", "math"],
+    "import": ["import", "verifiers", "traces.jsonl", "-o", "new"],
+    "merge": ["merge", "run"],
+    "demo": ["demo", "new"],
+    "eval": ["eval", "-i", TASKS, "-m", "simulated", "-k", "2", "-n", "2", "--verifier", "json_schema", "-o", "new"],
+    "init": ["init", "verifier", "new_verifier"],
 }  # fmt: skip
 LAUNCHERS = {
     "module": [sys.executable, "-m", "rollforge"],
@@ -69,6 +81,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     healthy_run(Shape(tasks=6, samples=2), seed=3).write(place / "run")
     (place / "run.yaml").write_text(f"collect:\n  input: {TASKS}\n  out: x\n  model: simulated\n")
     (place / "own.py").write_text(OWN)
+    task = {"responses_create_params": {"input": "2 + 2?"}}
+    case = {"name": "any", "kind": "full_reward", "task": task, "answer": "4"}
+    (place / "own_cases.jsonl").write_text(json.dumps(case) + "\n")
+    shutil.copy(Path(__file__).parents[1] / "importers" / "logs" / "traces.jsonl", place)
     (place / "helper.py").write_text("def reward(response):\n    return 1.0\n")
     for name in _known_modules() - _loaded_before_us() - {"rollforge", "own", "helper", "__main__"}:
         (place / f"{name}.py").write_text(

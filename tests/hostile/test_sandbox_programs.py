@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +25,11 @@ needs_bubblewrap = pytest.mark.skipif(
 )
 needs_closed_files = pytest.mark.skipif(
     not sandbox.hides_files(), reason="neither Landlock nor another user can close off files here"
+)
+
+needs_landlock = pytest.mark.skipif(
+    ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) < 4,
+    reason="no Landlock that closes off TCP (Linux 6.7)",
 )
 
 CHEATS = {
@@ -137,6 +145,37 @@ def test_no_cheat_is_rewarded_with_the_sandbox_off_where_the_kernel_can_help(
         **dict.fromkeys(CHEATS, 0.0),
         "knows": 1.0,
     }
+
+
+@needs_landlock
+def test_with_the_sandbox_off_the_kernel_closes_what_every_user_may_read(tmp_path: Path) -> None:
+    """Another user id alone would leave world-readable files, world-writable folders and the network open."""
+    source = """
+import socket
+done = []
+for name, attempt in (
+    ("read", lambda: open({path!r} + "/tasks.jsonl").read()),
+    ("list", lambda: __import__("os").listdir({path!r})),
+    ("write", lambda: open({path!r} + "/written", "w")),
+    ("connect", lambda: socket.create_connection(("127.0.0.1", {port}), timeout=5)),
+):
+    try:
+        attempt()
+        done.append(name)
+    except OSError:
+        pass
+send(repr(done).encode())
+"""
+    with tempfile.TemporaryDirectory() as name, socket.create_server(("127.0.0.1", 0)) as server:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "tasks.jsonl").write_text(SECRET)
+        (folder / "tasks.jsonl").chmod(0o644)
+        text = source.format(path=name, port=server.getsockname()[1])
+        code = compile(text, "<test>", "exec")
+        with sandbox.Sandbox("off").start(code, sandbox.Limits()) as confined:
+            assert confined.wait(60.0).message == b"[]"
+    assert sandbox.hides_files()
 
 
 def test_a_run_judged_without_a_sandbox_says_so_in_check(tmp_path: Path) -> None:

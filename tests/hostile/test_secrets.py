@@ -6,16 +6,19 @@ Each way has a secret of its own, so one command tries many. Everything that was
 from __future__ import annotations
 
 import base64
+import html
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
 from rollforge.simulate import SimulatedProcess, SimulateOptions, example_tasks
+from rollforge.text_safety.markup import tag
 from rollforge.text_safety.redaction import Redactor
 
 TRIED: list[str] = []
@@ -203,6 +206,41 @@ def test_every_reading_command_stays_clean(tmp_path: Path) -> None:
     for verb in ("status", "show", "profile", "metrics"):
         shown = run(tmp_path, "run", verb=verb)
         assert_no_leak(tmp_path, shown, key)
+
+
+@pytest.mark.parametrize(
+    "key", ["pa\"ss&w<0>rd'9", "clé-secrète-4711", "back\\slash-11/22", "sp ace+key/12345"]
+)
+def test_a_secret_is_known_in_every_spelling(key: str) -> None:
+    redactor = Redactor()
+    redactor.learn(key)
+    TRIED.append(key)
+    data = key.encode()
+    for text in (
+        *(key, json.dumps(key), json.dumps(key, ensure_ascii=False), json.dumps(key).replace("/", "\\/")),
+        *(json.dumps(json.dumps(key, ensure_ascii=False), ensure_ascii=False), repr(key)),
+        *(html.escape(key), html.escape(key, quote=False), str(tag("p", key))),
+        *(quote(key), quote(key, safe=""), quote_plus(key)),
+        *(base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode().rstrip("=")),
+    ):
+        assert "***" in redactor.text(f"({text})") and len(redactor.text(text)) < 12, text
+
+
+def test_a_task_row_is_the_users_own_unless_a_known_secret_is_in_it(tmp_path: Path) -> None:
+    """What looks like a key in a prompt is text to learn from; the keys of this command are secrets there too."""
+    key, text = secret("a known key in a task row"), "sk-of-nobody-0123456789abcdef"
+    row = {"prompt": f"{key} {text}", "expected_answer": text, "api_key": text, "metadata": {"token": key}}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    done = run(tmp_path, "--verifier", "exact", "--api-key-env", "MY_KEY", env={"MY_KEY": key})
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "tasks.jsonl").unlink()
+    assert_no_leak(tmp_path, done, key)
+    written = json.loads((tmp_path / "run" / "rollouts_tasks.jsonl").read_text())
+    assert (written["prompt"], written["api_key"], written["metadata"]) == (
+        f"*** {text}",
+        text,
+        {"token": "***"},
+    )
 
 
 def test_words_that_are_no_secrets_are_left_alone() -> None:

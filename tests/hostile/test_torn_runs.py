@@ -13,7 +13,7 @@ import pytest
 from rollforge.errors import DataError
 from rollforge.rollouts import TaskFields
 from rollforge.simulate import example_tasks
-from rollforge.store import RunFiles, mend_tail
+from rollforge.store import RunFiles, mend_tail, reading
 from rollforge.store.tail import damaged_file
 from rollforge.tasks.file import TaskFile
 
@@ -44,6 +44,13 @@ def collect(
     return subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder, capture_output=True, text=True, check=False, timeout=120, umask=umask,
+    )  # fmt: skip
+
+
+def rollforge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rollforge", *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
 
@@ -144,6 +151,70 @@ def test_a_symbolic_link_inside_a_run_is_not_written_through(tmp_path: Path, nam
     assert precious.read_bytes() == b"mine\n"
 
 
+def test_a_linked_folder_of_verdicts_deletes_nothing_elsewhere(tmp_path: Path) -> None:
+    """Workers of `verify` leave folders there, which are removed once their verdicts are in the run."""
+    assert collect(tmp_path).returncode == 0
+    parts = tmp_path / "run" / "rollouts_verdicts.parts"
+    precious = tmp_path / "home" / "documents" / "letter.txt"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("mine")
+    parts.symlink_to(tmp_path / "home")
+    words = ("verify", tmp_path / "run", "--verifier", "exact", "--workers", "2")
+    done = rollforge(*words)
+    assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    parts.unlink()
+    parts.mkdir()
+    (parts / "linked").symlink_to(tmp_path / "home")
+    (parts / "file").write_text("of nobody")
+    done = rollforge(*words)
+    assert done.returncode == 0 and not parts.exists(), done.stderr
+    assert precious.read_text() == "mine"
+
+
+def test_later_verdicts_are_not_written_through_a_link(tmp_path: Path) -> None:
+    assert collect(tmp_path).returncode == 0
+    precious = tmp_path / "precious.txt"
+    precious.write_bytes(b"")
+    (tmp_path / "run" / "rollouts_verdicts.jsonl").symlink_to(precious)
+    for more in (("--workers", "2"), ()):
+        done = rollforge("verify", tmp_path / "run", "--verifier", "exact", *more)
+        assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    assert precious.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("rollouts_batches", ()),
+        ("rollouts_artifacts", ()),
+        ("shards", ("--workers", "2")),
+        ("rollouts_metrics.jsonl", ("--step-size", "2", "--sink", "jsonl")),
+    ],
+)
+def test_nothing_is_written_where_a_link_in_a_new_run_points(
+    tmp_path: Path, name: str, more: tuple[str, ...]
+) -> None:
+    target = tmp_path / "elsewhere"
+    if not name.endswith(".jsonl"):
+        target.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(target)
+    done = collect(tmp_path, "", *more)
+    assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    assert not any(target.iterdir()) if target.is_dir() else not target.exists()
+
+
+def test_files_that_validate_writes_replace_links(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    (tmp_path / "tasks.jsonl").write_text('{"prompt":"a"}\nno json\n')
+    for name in ("tasks.clean.jsonl", "tasks.rejects.jsonl"):
+        (tmp_path / name).symlink_to(precious)
+    done = rollforge("validate", tmp_path / "tasks.jsonl", "--fix")
+    assert precious.read_text() == "mine", done.stderr
+    assert not (tmp_path / "tasks.clean.jsonl").is_symlink(), done.stderr + done.stdout
+
+
 def test_files_that_are_replaced_replace_the_link_and_not_its_target(tmp_path: Path) -> None:
     assert collect(tmp_path).returncode == 0
     precious = tmp_path / "precious.txt"
@@ -178,3 +249,34 @@ def test_a_task_number_that_fits_nowhere_is_a_damaged_tasks_file(tmp_path: Path,
     fields = TaskFields(RunFiles(tmp_path), path)
     assert fields.indices() == ([0, 1] if number == "null" else [0])
     fields.close()
+
+
+@pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "device"])
+@pytest.mark.parametrize("name", ["rollouts_run.json", "rollouts_failures.jsonl", "rollouts_verdicts.jsonl"])
+def test_a_run_with_a_pipe_or_a_device_in_it_is_not_read_for_ever(
+    tmp_path: Path, name: str, is_pipe: bool
+) -> None:
+    assert collect(tmp_path).returncode == 0
+    path = tmp_path / "run" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if is_pipe else path.symlink_to("/dev/zero")
+    for words in (["status"], ["metrics"], ["verify", "--verifier", "exact"]):
+        done = rollforge(words[0], tmp_path / "run", *words[1:])
+        assert done.returncode == 2 and f"{path} is a device or a pipe" in done.stderr, done.stderr
+    assert f"{name} is a device or a pipe" in collect(tmp_path).stderr
+
+
+def test_a_file_that_is_read_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 1000)
+    path = tmp_path / "rollouts_run.json"
+    path.write_bytes(b" " * 1001)
+    with pytest.raises(DataError, match="too large"):
+        reading.read_json(path)
+    path.unlink()
+    for target in ("/dev/zero", tmp_path / "pipe"):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        if target != "/dev/zero":
+            os.mkfifo(target)
+        with pytest.raises(OSError, match="not a regular file"):
+            reading.read_json(path)

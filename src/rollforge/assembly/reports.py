@@ -45,6 +45,7 @@ from rollforge.steps.report import (
 from rollforge.steps.verify import compare, known_verifiers
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 from rollforge.store.outputs import refuse_output
+from rollforge.store.reading import lines_of, read_whole
 from rollforge.store.rollout_parts import parts_of
 
 Texts = Literal["some", "none"]
@@ -195,7 +196,7 @@ def _datasets(files: RunFiles) -> list[DatasetFacts]:
 def _dataset_manifest(path: Path) -> ManifestFacts | None:
     """The manifest, or None for a file of the same name that is something else."""
     try:
-        return decode_json(path.read_bytes(), ManifestFacts)
+        return decode_json(read_whole(path), ManifestFacts)
     except (OSError, *UNREADABLE):
         return None
 
@@ -246,8 +247,8 @@ def _evaluation(path: Path) -> bytes | None:
     file = _bench_path(path)
     if file is None:
         return None
-    data = file.read_bytes()
     try:
+        data = read_whole(file)
         if file.name == BENCH:
             return report_evaluation(path.name, decode_json(data, BenchFacts))
         one = decode_json(data, EvaluationFacts)
@@ -263,7 +264,7 @@ def _evaluation(path: Path) -> bytes | None:
 def _logged(path: Path) -> list[LoggedStep]:
     """The steps in a metrics file; lines of another kind are passed over."""
     steps = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    for line in lines_of(path):
         try:
             steps.append(decode_json(line, LoggedStep))
         except UNREADABLE:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from rollforge.errors import DataError, UsageError
 from rollforge.records import to_json
 from rollforge.runtime.on_error import OnError
+from rollforge.store.atomic import make_directory
 
 Row = tuple[Any, ...]
 
@@ -76,7 +77,7 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             self._connection = sqlite3.connect(
                 path, timeout=60.0, isolation_level=None, check_same_thread=False
             )

@@ -98,6 +98,10 @@ class _Uploaded(msgspec.Struct, frozen=True):
     id: str
 
 
+class UnreadableAnswer(Failure):
+    """The provider answers, and what it says is nothing that it should say."""
+
+
 class BatchApi:
     """The files and batches of one provider."""
 
@@ -163,6 +167,6 @@ def _decoded(data: bytes, kind: type[T]) -> T:
     try:
         return decode_json(data, kind)
     except UNREADABLE as error:
-        raise Failure(
+        raise UnreadableAnswer(
             "model", "transient", f"the provider's answer is no {kind.__name__}: {error}"
         ) from error

@@ -12,7 +12,7 @@ import msgspec
 from rollforge.errors import DataError, UsageError
 from rollforge.records import JsonFields
 from rollforge.runtime.typed_decoding import decode_json
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import UNREADABLE, read_whole
 from rollforge.verifiers.base import Mode, load_verifier
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def read_dataset(folder: str | Path, *, on_change: OnChange = "refuse") -> Datas
     path = Path(folder)
     file = path / "manifest.json" if path.is_dir() else path
     try:
-        manifest = decode_json(file.read_bytes(), _Manifest)
+        manifest = decode_json(read_whole(file), _Manifest)
     except OSError as error:
         raise UsageError(
             f"{file}: no such manifest", hint="give the folder of a dataset made by rollforge prepare"

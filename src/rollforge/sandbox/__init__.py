@@ -282,7 +282,7 @@ def hides_files() -> bool:
     with tempfile.TemporaryDirectory(prefix="rollforge-trial-") as directory:
         secret = Path(directory) / "secret"
         secret.write_text("secret")
-        secret.chmod(0o600)
+        secret.chmod(0o644)  # another user alone does not close it
         Path(directory).chmod(0o755)
         code = compile(_READS.format(path=str(secret)), "<trial>", "exec")
         drops_user = os.geteuid() == 0 and _can_drop_user()

@@ -7,13 +7,15 @@ names the file. It is opened with the first line: by then `--fresh` has moved an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.sinks.base import SinkOptions
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.atomic import make_directory, open_for_writing
+from rollforge.store.reading import UNREADABLE, bounded_lines
 
 
 class JsonlSink:
@@ -24,18 +26,24 @@ class JsonlSink:
     def __init__(self, options: SinkOptions) -> None:
         default = options.metrics_file or options.directory / "metrics.jsonl"
         self.path = Path(options.target) if options.target else default
+        self._is_named = bool(options.target)
         self._file: IO[bytes] | None = None
 
     def start(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         is_new = not self.path.exists()
-        self.path.open("ab").close()
+        self._open().close()
         if is_new:
             self.path.unlink()
 
+    def _open(self) -> IO[bytes]:
+        if self._is_named:  # perhaps /dev/stdout, a link
+            return self.path.open("ab", buffering=0)
+        return os.fdopen(open_for_writing(self.path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
+
     def log(self, metrics: Mapping[str, float | None], *, step: int, at: float) -> None:
         if self._file is None:
-            self._file = self.path.open("ab", buffering=0)
+            self._file = self._open()
             if self._file.tell() and not _ends_whole(self.path):
                 self._file.write(b"\n")  # a torn line of a killed run stays one bad line and spoils no other
         self._file.write(to_json({"step": step, "at": at, "metrics": metrics}) + b"\n")
@@ -55,7 +63,7 @@ def _ends_whole(path: Path) -> bool:
 def read_metrics(path: str | Path) -> Iterator[JsonObject]:
     """The lines of a metrics file, torn ones left out."""
     with Path(path).open("rb") as file:
-        for line in file:
+        for line in bounded_lines(file):
             try:
                 yield from_json(line)
             except UNREADABLE:

@@ -131,7 +131,8 @@ def merge_run(run: str | Path, out: str | Path | None = None) -> MergeResult:
     )
     merged = RunFiles(target)
     if merged.tasks != files.tasks:
-        shutil.copyfile(files.tasks, merged.tasks)
+        with files.tasks.open("rb") as sent, replacing(merged.tasks) as copy:
+            shutil.copyfileobj(sent, copy, 1 << 20)
     _write_manifest(files, merged, result, is_running=any(one.state == "open" for one in states))
     return result
 

@@ -16,7 +16,7 @@ from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
 from rollforge.store.batches import read_batches
 from rollforge.store.costs import CostFacts, counted_bytes, recounted
 from rollforge.store.failure_reasons import attempt_failures, verifier_failures
-from rollforge.store.find import near_run
+from rollforge.store.find import near_run, refuse_devices
 from rollforge.store.manifest import RunningReward, State
 from rollforge.store.outputs import holds_rollouts
 from rollforge.store.shard_plan import array_text, read_plan
@@ -112,6 +112,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def read_status(run: str | Path) -> Status:
     """The run's status. A process that died leaves `running` behind: that is `interrupted`."""
     files = RunFiles(run)
+    refuse_devices(files)
     manifest = read_manifest(files)
     if manifest is None:
         if not (Path(run).exists() or files.rollouts.exists()):

@@ -76,10 +76,25 @@ def open_for_writing(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EMLINK):
             raise
-        raise UsageError(
-            f"{path} is a symbolic link; rollforge does not write through links inside a run",
-            hint="move the file to where the link is, or name the folder the link points into",
-        ) from error
+        raise _linked(path) from error
+
+
+def refuse_links(*folders: Path) -> None:
+    """Raise if one of a run's folders is a symbolic link: what is written and deleted in it may be anybody's.
+
+    Raises:
+        UsageError: naming the first link.
+    """
+    for folder in folders:
+        if folder.is_symlink():
+            raise _linked(folder)
+
+
+def _linked(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} is a symbolic link; rollforge does not write through links inside a run",
+        hint="move what it points to here, or name the folder the link points into",
+    )
 
 
 def make_directory(path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -31,8 +31,8 @@ class BatchGroup(msgspec.Struct, frozen=True, array_like=True):
 class BatchEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line."""
 
-    batch: str
-    """Our own name, also in the metadata at the provider."""
+    batch: Annotated[str, msgspec.Meta(pattern=r"\A[\w-]{1,100}\Z")]
+    """Our own name, also in the metadata at the provider and in names of files; a run may be somebody else's."""
     step: Step
     at: float
     requests: int = 0
@@ -63,6 +63,8 @@ class SentBatch:
     """Seconds since the epoch."""
     done: int = 0
     """Requests that the provider has worked on, for the display."""
+    unreadable: int = 0
+    """Looks in a row that brought no state of a batch."""
 
     @property
     def is_open(self) -> bool:

@@ -10,12 +10,12 @@ import hashlib
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from rollforge.store.object_lines import PARTS, reading_order, unpack
+from rollforge.store.object_lines import PARTS, reading_order, unpacking
 from rollforge.store.objects import ObjectFolder
+from rollforge.store.reading import BLOCK_BYTES, bounded_lines
 from rollforge.store.shard_storage import Counted, DiskStorage, ShardStorage
 from rollforge.store.shipping import address_of
 from rollforge.text_safety.redaction import SECRETS
@@ -87,27 +87,28 @@ class BucketStorage:
             file.condense()
             return Counted(name=name, length=file.length, sha256=file.sha256) if file.length else None
         length, digest = 0, hashlib.sha256()
-        for lines in self._pieces(name):
-            length += len(lines)
-            digest.update(lines)
+        for piece in self._pieces(name):
+            while lines := piece.read(BLOCK_BYTES):
+                length += len(lines)
+                digest.update(lines)
         return Counted(name=name, length=length, sha256=digest.hexdigest()) if length else None
 
     def lines(self, counted: Counted) -> Iterator[bytes]:
         left = counted.length
         for piece in self._pieces(counted.name):
-            yield from BytesIO(piece[:left])
-            left -= min(left, len(piece))
-            if not left:
+            yield from bounded_lines(piece, left)
+            left -= piece.tell()
+            if left <= 0:
                 return
 
-    def _pieces(self, name: str) -> Iterator[bytes]:
+    def _pieces(self, name: str) -> Iterator[BinaryIO]:
         """The lines of all pieces, in order. An owner may replace them by a whole while they are read: then again from there."""
         for is_last in (False, True):
             folder = f"{self._name(name)}{PARTS}"
             order, _ = reading_order(one.name for one in self._objects.walk(folder))
             read = list(self._objects.read_many(order))
             if None not in read:
-                yield from (unpack(data) for data in read if data is not None)
+                yield from (unpacking(data) for data in read if data is not None)
                 return
             if is_last:
                 raise OSError(f"{self._shown / name}: its objects change while they are read")

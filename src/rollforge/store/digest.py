@@ -6,7 +6,6 @@ Hashing a gigabyte takes about a second. `Digests` does it in a thread while oth
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +15,7 @@ from threading import Event, Lock
 import msgspec
 
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.store.atomic import replacing
 from rollforge.store.reading import UNREADABLE
 
 STEP = 1 << 20
@@ -110,6 +110,5 @@ def _read(digest_file: Path) -> _Remembered | None:
 def _write(digest_file: Path, remembered: _Remembered) -> None:
     """Replace the record in one step; its checksum tells damage."""
     record = msgspec.json.encode(remembered)
-    partial = digest_file.with_name(f".{digest_file.name}.{os.getpid()}")
-    partial.write_bytes(hashlib.sha256(record).hexdigest().encode() + b" " + record)
-    partial.replace(digest_file)
+    with replacing(digest_file, syncs=False) as file:
+        file.write(hashlib.sha256(record).hexdigest().encode() + b" " + record)

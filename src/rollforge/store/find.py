@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -30,6 +32,7 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
             files = RunFiles(path)
             if not files.rollouts.is_file() and not files.is_sharded:
                 raise UsageError(_missing(item, files), hint=_what_is_there(Path(item)))
+            refuse_devices(files)
             run_by_path.setdefault(files.rollouts.resolve(), files)
     if not run_by_path:
         raise UsageError(
@@ -37,6 +40,19 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
             hint="give a rollouts file, its folder, or a glob in quotes",
         )
     return list(run_by_path.values())
+
+
+def refuse_devices(files: RunFiles) -> None:
+    """Raise if something beside the rollouts is a device, a pipe or a link to one: reading it may never end.
+
+    Raises:
+        UsageError: naming the first.
+    """
+    for path in files.read_beside():
+        with suppress(OSError):
+            mode = path.stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise UsageError(f"{path} is a device or a pipe, not a file", hint="move it out of the run")
 
 
 def _expand(item: str | Path) -> list[Path]:

@@ -19,7 +19,7 @@ from rollforge.store.atomic import make_directory
 from rollforge.store.bucket import WorkingCopy
 from rollforge.store.bundle_names import bundle_name, source_of
 from rollforge.store.files import file_stem
-from rollforge.store.object_lines import is_piece, unpack
+from rollforge.store.object_lines import is_piece, unpacking
 from rollforge.store.objects import ObjectFolder
 from rollforge.store.reading import UNREADABLE
 
@@ -118,5 +118,5 @@ class TextInBucket:
             self.fetched += len(packed)
             if len(self._held) >= CACHED_OBJECTS:
                 self._held.pop(next(iter(self._held)))
-            self._held[span.name] = unpack(packed)
+            self._held[span.name] = unpacking(packed).read(span.length)
         return self._held[span.name][first:last]

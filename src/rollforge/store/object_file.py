@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from rollforge.store.durable import DurableFile
-from rollforge.store.object_lines import pack, piece_name, unpack, whole_name
+from rollforge.store.object_lines import pack, piece_name, unpacking, whole_name
 from rollforge.store.objects import ObjectFolder
 from rollforge.store.shipping import SHIPPED_DELAY_S
 
@@ -69,7 +69,7 @@ class ObjectFile(DurableFile):
             return
         names = [piece_name(self._name, number) for number in range(1, self._pieces + 1)]
         read = [data for data in self._objects.read_many(names) if data is not None]
-        lines = b"".join(map(unpack, read))
+        lines = b"".join(unpacking(data).read(self.length + 1) for data in read)
         if len(read) < len(names) or len(lines) != self.length:
             return  # condensed before
         if self._objects.create(whole_name(self._name, self._pieces), pack(lines)) is not None:

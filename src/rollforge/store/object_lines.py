@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from io import BytesIO
+from typing import BinaryIO, cast
 
 from rollforge.errors import DataError
 
@@ -70,8 +72,8 @@ def pack(lines: bytes) -> bytes:
     return zstd.compress(lines, 3)
 
 
-def unpack(data: bytes) -> bytes:
-    """The lines of an object."""
+def unpacking(data: bytes) -> BinaryIO:
+    """The lines of an object, unpacked while they are read: few bytes may unpack to many."""
     from backports import zstd
 
-    return zstd.decompress(data)
+    return cast(BinaryIO, zstd.ZstdFile(BytesIO(data)))

@@ -6,9 +6,13 @@ catches `UNREADABLE`, so that none of the four is forgotten.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
+import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +35,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryErr
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE = 256 << 20
 """No longer line is held in memory; the index has the same limit."""
+NO_LINE = f"NUL bytes, or a line longer than {LONGEST_LINE >> 20} MB"
+"""What a line that begins with NUL is: of a hole in the file, or from `bounded_lines`."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -46,6 +52,17 @@ def reason_of(error: BaseException) -> str:
             return str(error)
 
 
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file that is held as a whole; one above `LONGEST_LINE` counts as one that does not fit into memory."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123  (a pipe must not block)
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > LONGEST_LINE:
+            raise MemoryError
+        return file.read()
+
+
 @overload
 def read_json(path: Path, *, hint: str | None = None) -> Any: ...
 @overload
@@ -57,7 +74,7 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
         DataError: the file is damaged or has another shape; the message names the file. A missing file raises `FileNotFoundError`.
     """
     try:
-        return decode_json(path.read_bytes(), type)
+        return decode_json(read_whole(path), type)
     except UNREADABLE as error:
         raise DataError(f"{path}: {reason_of(error)}", hint=hint) from error
 
@@ -141,13 +158,18 @@ def lines_of(path: Path) -> Iterator[bytes]:
         yield from bounded_lines(file)
 
 
-def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file; one longer than `LONGEST_LINE` (a lost disk's gigabytes of NUL) is a NUL, which nobody can read."""
-    while line := file.readline(LONGEST_LINE):
+def bounded_lines(file: BinaryIO, length: int = sys.maxsize) -> Iterator[bytes]:
+    """The lines of an open file, of its next `length` bytes.
+
+    One longer than `LONGEST_LINE` (a lost disk's gigabytes of NUL, an archive that unpacks to them) is a NUL, which nobody can read.
+    """
+    while length > 0 and (line := file.readline(min(LONGEST_LINE, length))):
+        length -= len(line)
         if len(line) < LONGEST_LINE or line.endswith(b"\n"):
             yield line
             continue
         is_ended = False
-        while not is_ended and (line := file.readline(BLOCK_BYTES)):
+        while not is_ended and length > 0 and (line := file.readline(min(BLOCK_BYTES, length))):
+            length -= len(line)
             is_ended = line.endswith(b"\n")
         yield b"\0\n" if is_ended else b"\0"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import msgspec
 
 from rollforge.store.atomic import make_directory, new_file, replacing, sync_directory, sync_file
+from rollforge.store.reading import bounded_lines
 from rollforge.text_safety.outgoing import outgoing_bytes
 
 if TYPE_CHECKING:
@@ -167,12 +168,7 @@ def whole_length(path: Path) -> int | None:
 def lines_within(path: Path, length: int) -> Iterator[bytes]:
     """The lines in the first `length` bytes of a file."""
     with path.open("rb", buffering=BLOCK) as file:
-        left = length
-        for line in file:
-            if left <= 0:
-                return
-            left -= len(line)
-            yield line
+        yield from bounded_lines(file, length)
 
 
 def _link(source: Path, target: Path) -> bool:

@@ -14,13 +14,14 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 import msgspec
 
 from rollforge.errors import DataError, UsageError
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import LONGEST_LINE, NO_LINE, UNREADABLE, bounded_lines
 
 CONTAINERS = "JSONL, a JSON array, CSV, Arrow or Parquet"
 Container = Literal["lines", "array", "csv", "arrow", "parquet"]
@@ -35,7 +36,6 @@ _COMPRESSED = (".gz", ".zst")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _JSON_COLUMNS = frozenset({"responses_create_params", "messages", "tools", "agent_ref"})
 """Columns of a CSV table whose cells are JSON."""
-LONGEST_CELL = 1 << 28
 ARRAY_CHUNK = 1 << 20
 
 
@@ -45,7 +45,7 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
     The container is known by its first bytes; a CSV table by the ending of its name.
     """
     if str(source) == "-":
-        yield from _numbered(sys.stdin.buffer)
+        yield from _numbered(bounded_lines(sys.stdin.buffer))
         return
     path = Path(source)
     if not path.exists():
@@ -57,7 +57,7 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
         if (other := other_format(head, path)) is not None:
             raise UsageError(f"{path}: {other.what}", hint=other.remedy)
         file.seek(0)
-        lines = _decompressed(file, head, path)
+        lines = _decompressed_lines(file, head, path)
         if (container := container_of(path)) == "lines":
             yield from _numbered(lines)
             return
@@ -75,7 +75,8 @@ def container_of(path: Path) -> Container:
             return "arrow"
         if head.startswith((_GZIP, _ZSTD)):
             file.seek(0)
-            head = next(iter(_decompressed(file, head, path)), b"")[:HEAD_BYTES]
+            with _naming_archive(path):
+                head = _unpacking(file, head).read1(HEAD_BYTES)  # type: ignore[attr-defined]
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if _ARRAY.match(text):
         return "array"
@@ -147,7 +148,7 @@ def _unpacked(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         head = file.read(4)
         file.seek(0)
-        yield from _decompressed(file, head, path)
+        yield from _decompressed_lines(file, head, path)
 
 
 def _suffix(path: Path) -> str:
@@ -166,33 +167,42 @@ def _numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _decompressed(file: BinaryIO, head: bytes, path: Path) -> Iterable[bytes]:
-    if head.startswith(_GZIP):
-        return _guarded(gzip.GzipFile(fileobj=file), path, zlib.error)
-    if head.startswith(_ZSTD):
-        unpacked, damage = _zstd(file)
-        return _guarded(unpacked, path, damage)
-    return file
+def _decompressed_lines(file: BinaryIO, head: bytes, path: Path) -> Iterator[bytes]:
+    """The lines of a file with these first bytes; one that is too long is a NUL."""
+    if head.startswith((_GZIP, _ZSTD)):
+        with _naming_archive(path):
+            yield from bounded_lines(_unpacking(file, head))
+    else:
+        yield from bounded_lines(file)
 
 
-def _zstd(file: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
-    """The decompressed file, and what its library raises for damage."""
+def _unpacking(file: BinaryIO, head: bytes) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if head.startswith(_GZIP) else _zstd(file)
+
+
+def _zstd(file: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, _zstd_library().ZstdFile(file))))
+
+
+def _zstd_library() -> Any:
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
-    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, zstd.ZstdFile(file)))), zstd.ZstdError
+    return zstd
 
 
-def _guarded(file: Iterable[bytes], path: Path, damage: type[Exception]) -> Iterator[bytes]:
-    """Pass lines through; report a damaged archive as such.
+def _archive_errors() -> tuple[type[Exception], ...]:
+    """What the libraries raise for a damaged archive."""
+    return OSError, EOFError, ValueError, zlib.error, _zstd_library().ZstdError
 
-    Args:
-        damage: what the library raises for it, beside the errors of reading.
-    """
+
+@contextmanager
+def _naming_archive(path: Path) -> Iterator[None]:
+    """Report a damaged archive as such."""
     try:
-        yield from file
-    except (OSError, EOFError, ValueError, damage) as error:
+        yield
+    except _archive_errors() as error:
         raise DataError(
             f"{path}: the archive is damaged: {error}", hint="compress or copy it again"
         ) from error
@@ -203,7 +213,9 @@ def _lines_of_text(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
         file.seek(0)
-        for number, line in enumerate(_decompressed(file, head, path), 1):
+        for number, line in enumerate(_decompressed_lines(file, head, path), 1):
+            if line.startswith(b"\0"):
+                raise DataError(f"{path}:{number}: {NO_LINE}", hint="write the table again")
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -217,7 +229,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a table with a header; an empty cell is missing, and cells of `messages` and its like are JSON."""
     import csv
 
-    csv.field_size_limit(LONGEST_CELL)
+    csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(_lines_of_text(path), delimiter=_SEPARATORS[_suffix(path)], strict=True)
     try:
         names = next(reader, [])
@@ -274,6 +286,11 @@ def _array_elements(path: Path) -> Iterator[bytes]:
             if end == len(text) and not text[end - 1 : end] == "}":
                 raise ValueError("a number may go on in the next chunk")
         except (ValueError, RecursionError) as error:
+            if len(text) - at > LONGEST_LINE:
+                raise DataError(
+                    f"{path}: element {number + 1} of the JSON array cannot be read within {LONGEST_LINE >> 20} MB: {error}",
+                    hint="mend it; one object per line is safer: JSONL",
+                ) from error
             # The chunk may end inside the element: read on, twice as far each time.
             more = "".join(itertools.islice(chunks, max(1, len(text) // ARRAY_CHUNK)))
             if not more:
@@ -296,15 +313,31 @@ def _past_space(text: str, at: int, separator: str) -> int:
 
 
 def _text_chunks(path: Path) -> Iterator[str]:
-    parts: list[str] = []
-    size = 0
-    for line in _lines_of_text(path):
-        parts.append(line)
-        size += len(line)
-        if size >= ARRAY_CHUNK:
-            yield "".join(parts)
-            parts, size = [], 0
-    yield "".join(parts)
+    """The text of a file by blocks: an array may be one line."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    number = 1
+    for block in itertools.chain(_blocks(path), [b""]):
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            number += error.object.count(b"\n", 0, error.start)
+            raise DataError(f"{path}:{number}: not UTF-8: {error}", hint="save the file as UTF-8") from error
+        number += block.count(b"\n")
+        if text:
+            yield text
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, decompressed."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+        if not head.startswith((_GZIP, _ZSTD)):
+            yield from iter(lambda: file.read(ARRAY_CHUNK), b"")
+            return
+        with _naming_archive(path):
+            unpacking = _unpacking(file, head)
+            yield from iter(lambda: unpacking.read(ARRAY_CHUNK), b"")
 
 
 def _arrow_rows(path: Path, container: Container) -> Iterator[dict[str, Any]]:

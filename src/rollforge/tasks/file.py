@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rollforge.errors import DataError
 from rollforge.records import PARAMS_KEY, TASK_KEY, Index, Task, from_json
 from rollforge.runtime.typed_decoding import json_decoder
-from rollforge.store.reading import UNREADABLE, reason_of
+from rollforge.store.reading import UNREADABLE, bounded_lines, reason_of
 
 _AGAIN = "run the same collect command again: it makes the file again from its input"
 
@@ -71,7 +71,7 @@ class TaskFile:
         decode = json_decoder(_TaskKey).decode
         offsets, ids, offset = array("q"), array("q"), 0
         with path.open("rb", buffering=4 << 20) as file, contextlib.suppress(*UNREADABLE):
-            for line in file:
+            for line in bounded_lines(file):
                 ids.append(decode(line).task)
                 offsets.append(offset)
                 offset += len(line)

@@ -13,7 +13,7 @@ import msgspec
 
 from rollforge.json_shapes import ItemJson, ParamsJson, PartJson, RowJson, Shape
 from rollforge.records import PARAMS_KEY, from_json, has_field
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import NO_LINE, UNREADABLE
 from rollforge.tasks.prompt_template import PromptTemplate
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -95,8 +95,9 @@ def _parse(line: bytes) -> RowJson:
         row = from_json(line)
     except UNREADABLE as error:
         is_text = isinstance(error, msgspec.DecodeError)
+        reason = NO_LINE if line.startswith(b"\0") else error
         raise BadRow(
-            f"not JSON: {error}", hint="one JSON object per line" + ("" if is_text else ", in UTF-8")
+            f"not JSON: {reason}", hint="one JSON object per line" + ("" if is_text else ", in UTF-8")
         ) from error
     if not isinstance(row, dict):
         raise BadRow(f"a {type(row).__name__}, not an object", hint="one JSON object per line")

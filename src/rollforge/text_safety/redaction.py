@@ -14,7 +14,8 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from html import escape
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 MASK = "***"
 
@@ -96,11 +97,17 @@ class Redactor:
 
     def _mask(self, value: str) -> None:
         data = value.encode(errors="surrogateescape")  # a variable may hold any bytes
-        spellings = {value, quote(data, safe=""), quote(data), base64.b64encode(data).decode()}
-        spellings |= {
-            json.dumps(value, ensure_ascii=False)[1:-1],
-            data.decode("latin-1"),
-        }  # headers are Latin-1
+        in_json, in_ascii = json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]
+        spellings = {
+            *(value, quote(data, safe=""), quote(data), quote_plus(data), repr(value)[1:-1]),
+            *(
+                base64.b64encode(data).decode().rstrip("="),
+                base64.urlsafe_b64encode(data).decode().rstrip("="),
+            ),
+            *(in_json, in_ascii, in_ascii.replace("/", "\\/"), json.dumps(in_json, ensure_ascii=False)[1:-1]),
+            *(escape(value), escape(value, quote=False)),
+            data.decode("latin-1"),  # headers are Latin-1
+        }
         self._add(dict.fromkeys(spellings, MASK))
 
     def _add(self, mask_by_text: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ from rollforge.index import Index, ints
 from rollforge.review.suspicion import TWIN_COLUMN, bits_sql, reasons_in, score_sql, twin_test
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import UNREADABLE, RunFiles, write_atomically
+from rollforge.store.reading import read_whole
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Suspects:
 
     def _load_pointed(self) -> list[Pointed]:
         try:
-            return decode_json(self._pointed_path.read_bytes(), list[Pointed])
+            return decode_json(read_whole(self._pointed_path), list[Pointed])
         except (OSError, *UNREADABLE):
             return []
 

@@ -67,7 +67,6 @@ def keep_artifacts(work: Path, globs: Iterable[str], folder: Path, most_bytes: i
         digest = hashlib.sha256(data).hexdigest()
         target = folder / digest[:2] / digest
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(target, data)
         stored = f"{folder.name}/{digest[:2]}/{digest}"
         artifacts.append({"path": name, "bytes": len(data), "sha256": digest, "file": stored})

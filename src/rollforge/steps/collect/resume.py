@@ -177,5 +177,6 @@ def move_aside(files: RunFiles) -> Path | None:
     target.mkdir(parents=True)
     for path in present:
         path.rename(target / path.name)
+    sync_directory(target)
     sync_directory(files.rollouts.parent)
     return target

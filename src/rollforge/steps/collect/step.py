@@ -50,8 +50,10 @@ from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.steps.collect.resume import SUSPECT, VERIFIER_SOURCE
 from rollforge.steps.collect.server_load import deciding_signal
 from rollforge.store import RunFiles, RunLock
+from rollforge.store.atomic import refuse_links
 from rollforge.store.costs import counted_bytes, recounted
 from rollforge.store.failure_reasons import most_frequent
+from rollforge.store.find import refuse_devices
 from rollforge.store.manifest import State
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.base import Verifier
@@ -128,7 +130,10 @@ class Collection:
         environment = open_environment(self.options.env) if self.options.env is not None else None
         self.options = options = with_verifier_of(environment, self.options)
         verifier = chosen_verifier(options)
-        with RunLock(RunFiles(options.out).lock):
+        files = RunFiles(options.out)
+        refuse_devices(files)
+        with RunLock(files.lock):
+            refuse_links(files.batch_files, files.artifacts)
             async with prepared_agent(options, environment) as (agent, prepared):
                 return await self._run(agent, prepared, verifier, environment)
 

@@ -68,7 +68,6 @@ def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | Non
         counts[taskset.name] = len(rows)
         lines += [to_json(row) for row in rows]
     data = b"\n".join(lines) + b"\n"
-    target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists() or target.read_bytes() != data:
         write_atomically(target, data)
     return JoinedTasksets(counts, has_answers)

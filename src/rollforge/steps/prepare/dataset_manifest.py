@@ -27,7 +27,7 @@ from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
 from rollforge.store.digest import digest_of
 from rollforge.store.find import tasks_file
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import UNREADABLE, read_whole
 from rollforge.store.rollout_parts import parts_of
 from rollforge.verifiers import VERIFIERS
 
@@ -297,7 +297,7 @@ def read_manifest(path: str | Path) -> DatasetManifest:
     file = Path(path)
     file = file / NAME if file.is_dir() else file
     try:
-        data = file.read_bytes()
+        data = read_whole(file)
         manifest = decode_json(data, DatasetManifest)
         refuse_unknown(decode_json(data, _Options).options, SETTING_NAMES, "prepare")
         return manifest

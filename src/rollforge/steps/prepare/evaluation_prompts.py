@@ -65,7 +65,7 @@ def read_prompts(path: Path) -> list[str]:
 def _prompts(path: Path) -> Iterator[str]:
     for number, line in read_lines(path):
         row = None
-        if line.lstrip().startswith(b"{"):
+        if line.lstrip().startswith((b"{", b"\0")):
             try:
                 row = msgspec.json.decode(line)
             except UNREADABLE:

@@ -21,7 +21,7 @@ from rollforge.steps.report.figures import Figure, number
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
 from rollforge.steps.report.page import Section, command, document, figures, tiles
 from rollforge.store import UNREADABLE, parquet_file, reason_of
-from rollforge.store.reading import read_row
+from rollforge.store.reading import bounded_lines, read_row, read_whole
 from rollforge.text_safety.markup import Html, join, table, tag
 
 EXAMPLES = 10
@@ -69,7 +69,7 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
 def _read_manifest(folder: Path) -> ManifestFacts:
     path = folder / "manifest.json"
     try:
-        return decode_json(path.read_bytes(), ManifestFacts)
+        return decode_json(read_whole(path), ManifestFacts)
     except UNREADABLE as error:
         raise DataError(
             f"{path}: not a manifest of rollforge prepare: {error}",
@@ -283,7 +283,7 @@ def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
 def jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
     wanted, last = set(lines), max(lines)
     with path.open("rb") as file:
-        for number_, data in enumerate(file, 1):
+        for number_, data in enumerate(bounded_lines(file), 1):
             if number_ in wanted:
                 yield number_, _read(data, path, number_)
             if number_ >= last:

@@ -10,6 +10,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.steps.validate.row_reader import lines_of
+from rollforge.store.atomic import replacing
 from rollforge.store.files import file_stem
 
 
@@ -49,8 +50,7 @@ def refuse_overwriting(paths: Sequence[Path], out: str | None) -> None:
 
 def write_clean(path: Path, copies: Copies, reasons: Mapping[int, Sequence[str]]) -> None:
     """Copy good lines unchanged, the others with their reasons."""
-    copies.clean.parent.mkdir(parents=True, exist_ok=True)
-    with copies.clean.open("wb") as good, copies.rejects.open("wb") as bad:
+    with replacing(copies.clean) as good, replacing(copies.rejects) as bad:
         for number, data in lines_of(path):
             if number in reasons:
                 text = data.decode("utf-8", "replace")

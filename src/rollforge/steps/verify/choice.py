@@ -15,6 +15,7 @@ from rollforge.steps.verify.tally import RolloutRewards
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.steps.verify.verify_options import SampleSize, VerifyOptions
 from rollforge.store import RunFiles
+from rollforge.store.reading import bounded_lines
 from rollforge.store.rollout_parts import parts_of
 from rollforge.verifiers.running.ready_verifier import RunningJudge
 
@@ -165,11 +166,11 @@ def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
     offsets: dict[int, dict[int, tuple[int, int]]] = {}
     offset = 0
     with reader.path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(bounded_lines(file), start=1):
             rollout = reader.parse(number, line)
             if rollout is not None:
                 offsets.setdefault(rollout.task, {})[rollout.rollout] = (offset, number)
-            offset += len(line)
+            offset = file.tell()
         again = RolloutReader(reader.path)
         for task, samples in offsets.items():
             group = []

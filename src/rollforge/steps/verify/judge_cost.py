@@ -18,6 +18,7 @@ from rollforge.store import RunFiles, read_manifest, write_atomically
 from rollforge.store.costs import UNITS, CostFacts, counted_bytes, read_verdict_costs, recounted, to_units
 from rollforge.store.lock import is_held
 from rollforge.store.manifest import Manifest
+from rollforge.store.reading import read_whole
 
 CAUTION = 1.5
 """Verdicts under way are reckoned at this many times the mean: the cheap ones end first."""
@@ -130,7 +131,7 @@ def note_costs(files: RunFiles, price: str | None) -> None:
 
 def _rewrite(files: RunFiles, manifest: Manifest, cost: CostFacts) -> None:
     """Replace two keys; others, of newer versions too, stay as they are."""
-    raw: JsonFields = msgspec.json.decode(files.manifest.read_bytes())
+    raw: JsonFields = msgspec.json.decode(read_whole(files.manifest))
     raw["cost"] = msgspec.to_builtins(cost)
     if manifest.counted:
         raw["counted"] = counted_bytes(files)

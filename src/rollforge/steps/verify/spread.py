@@ -32,7 +32,8 @@ from rollforge.steps.verify.verify_worker import (
     lines_between,
 )
 from rollforge.store import RunFiles, RunLock, mend_tail
-from rollforge.store.atomic import sync_file
+from rollforge.store.atomic import open_for_writing, refuse_links, sync_file
+from rollforge.store.find import refuse_devices
 from rollforge.store.rollout_parts import parts_of
 from rollforge.store.shipping import address_of, copy_of, ship_lines
 from rollforge.verifiers.base import Verifier, load_verifier
@@ -61,6 +62,7 @@ class SpreadVerification:
             raise UsageError("--max-cost counts in one process", hint="leave out --workers and --on")
         self.options = options
         self.files = RunFiles(options.run)
+        refuse_devices(self.files)
         self._meter = JudgeMeter(options)
         self._on, self._count = on, workers
         self._reports: dict[str, VerifyReport] = {}
@@ -154,9 +156,13 @@ class SpreadVerification:
         """Append what workers wrote to the run's verdicts, durably, then remove their files."""
         if (copy := copy_of(self.files.verdicts)) is not None:
             copy.refresh()
+        refuse_links(self.files.verdict_parts)
         if not self.files.verdict_parts.is_dir():
             return
         for folder in sorted(self.files.verdict_parts.iterdir()):
+            if folder.is_symlink() or not folder.is_dir():  # nothing that a worker made
+                folder.unlink()
+                continue
             for name, target in (
                 ("verdicts.jsonl", self.files.verdicts),
                 ("failures.jsonl", self.files.verify_failures),
@@ -164,7 +170,8 @@ class SpreadVerification:
                 if (folder / name).is_file():
                     mend_tail(folder / name)
                     mend_tail(target)
-                    with target.open("ab") as file, (folder / name).open("rb") as part:
+                    handle = open_for_writing(target, os.O_WRONLY | os.O_APPEND)
+                    with os.fdopen(handle, "ab") as file, (folder / name).open("rb") as part:
                         while lines := part.read(BLOCK) + part.readline():
                             file.write(lines)
                             file.flush()

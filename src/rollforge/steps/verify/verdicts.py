@@ -28,7 +28,7 @@ from rollforge.rollouts import Rollout
 from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store import RunFiles, mend_tail, read_manifest, write_atomically
 from rollforge.store.lock import is_held
-from rollforge.store.reading import UNREADABLE, read_json
+from rollforge.store.reading import UNREADABLE, bounded_lines, read_json
 from rollforge.store.rollout_parts import parts_of
 from rollforge.store.shipping import ship_lines
 from rollforge.text_safety.outgoing import outgoing_bytes
@@ -63,7 +63,7 @@ def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
         return
     decode = json_decoder(VerdictRow, strict=False).decode
     with path.open("rb", buffering=1 << 20) as file:
-        for line in file:
+        for line in bounded_lines(file):
             try:
                 yield decode(line), line
             except UNREADABLE:

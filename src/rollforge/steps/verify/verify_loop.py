@@ -24,6 +24,7 @@ from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line, whose_count
 from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.store import DurableFile, RunFiles, RunLock
+from rollforge.store.find import refuse_devices
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.calling import Stopped
 from rollforge.verifiers.running.ready_verifier import JudgeCounters, RunningJudge, make_judge
@@ -55,6 +56,7 @@ class Verification:
     def __init__(self, options: VerifyOptions) -> None:
         self.options = options
         self.files = RunFiles(options.run)
+        refuse_devices(self.files)
         self.meter = JudgeMeter(options)
         self.judge = self._make_judge()
         self._is_stopping = False

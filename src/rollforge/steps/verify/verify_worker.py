@@ -30,6 +30,7 @@ from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.store import DurableFile, RunFiles
 from rollforge.store.atomic import make_directory
 from rollforge.store.bucket import run_copy
+from rollforge.store.reading import bounded_lines
 from rollforge.tasks import read_lines
 from rollforge.verifiers.running.sources import SentFile, enter
 
@@ -155,14 +156,15 @@ def lines_between(path: Path, first: int, end: int | None) -> Iterator[bytes]:
         yield from (line for _, line in read_lines(path))
         return
     with path.open("rb", buffering=1 << 20) as file:
-        offset = first
         if first:
             file.seek(first - 1)
-            offset = first - 1 + len(file.readline())  # a line that begins before belongs to the part before
-        while offset < end and (line := file.readline()):
-            offset += len(line)
+            next(bounded_lines(file), b"")  # a line that begins before belongs to the part before
+        offset = file.tell()
+        for line in bounded_lines(file) if offset < end else ():
             if not line.isspace():
                 yield line
+            if file.tell() >= end:
+                return
 
 
 def _moved(unit: VerifyUnit, there: Path, here: Path) -> VerifyUnit:

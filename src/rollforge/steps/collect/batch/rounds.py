@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rollforge.endpoint.batch_api import BatchApi, ProviderBatch
+from rollforge.endpoint.batch_api import BatchApi, ProviderBatch, UnreadableAnswer
 from rollforge.endpoint.batch_lines import MOST_BYTES, NOTHING_USED
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure, FailureClass, UsageError
@@ -40,7 +40,9 @@ LOOKS = 3
 """How often to look for a batch whose creation was not recorded: a list may lag behind."""
 LONGEST_LOOK_PAUSE_S = 5.0
 TRIES = 8
-"""How often one call to the provider is tried, polling excepted, which never gives up on a network."""
+"""How often one call to the provider is tried, polling excepted, which gives up on answers that are none, not on a network."""
+LONGEST_WAIT_S = 72 * 3600.0
+"""Providers promise an end within a day; after three without one the run stops, and can be resumed."""
 LONGEST_PAUSE_S = 60.0
 FULL = "token_limit_exceeded"
 """The provider's queue is full: the batch can be created once another one has ended."""
@@ -201,6 +203,7 @@ class BatchRounds:
 
     async def _settle_ended(self) -> None:
         """Wait until a batch has ended, and make rollouts of its results."""
+        started = time.monotonic()
         while not self._is_stopping():
             ended = False
             for batch in self._open():
@@ -213,6 +216,8 @@ class BatchRounds:
             if ended:
                 self._is_full = False
                 return
+            if time.monotonic() - started > LONGEST_WAIT_S:
+                raise Outage(f"no batch has ended within {LONGEST_WAIT_S / 3600:g} hours")
             self._say()
             await self._pause(self._options.batch_poll_s)
             self._engine.is_budget_used()  # a deadline ends the waiting too
@@ -223,10 +228,14 @@ class BatchRounds:
         try:
             state = await self._api.look(batch.batch_id)
         except Failure as failure:
+            batch.unreadable += isinstance(failure, UnreadableAnswer)
+            if batch.unreadable >= TRIES:
+                raise Outage(f"batch {batch.batch_id}: {failure.message}") from failure
             if failure.is_retryable:
                 self._engine.notice = f"the provider does not answer ({failure.message[:200]}); trying again"
                 return None
             raise
+        batch.unreadable = 0
         if (done := state.done) is not None:
             batch.done = min(done, batch.requests)
         return state
@@ -443,7 +452,6 @@ def _runs(task: int, pairs: list[tuple[int, int]]) -> list[BatchGroup]:
 
 
 def _write(path: Path, lines: list[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.writelines(lines)
 

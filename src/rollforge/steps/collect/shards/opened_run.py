@@ -26,7 +26,9 @@ from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.steps.collect.resume import move_aside, refuse_changes
 from rollforge.steps.collect.task_writer import BadTaskLine
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest, run_id
+from rollforge.store.atomic import refuse_links, sync_directory
 from rollforge.store.bucket_storage import storage_of
+from rollforge.store.find import refuse_devices
 from rollforge.store.shard_plan import (
     ShardChoice,
     ShardPlan,
@@ -88,6 +90,8 @@ def open_run(options: CollectOptions, inputs: PlanInputs, choice: ShardChoice | 
         raise UsageError(
             "stdin cannot be split into shards", hint="write the tasks to a file: -i tasks.jsonl"
         )
+    refuse_devices(files)
+    refuse_links(files.shards, files.artifacts)
     storage = storage_of(files.shards)
     if options.fresh and choice is not None:
         raise UsageError(
@@ -135,6 +139,8 @@ def _move_aside(files: RunFiles) -> None:
         index = files.rollouts.parent / "index"
         if index.exists():
             index.rename(target / "index")
+        sync_directory(target)
+        sync_directory(files.rollouts.parent)
 
 
 def _refuse_single_file(files: RunFiles) -> None:
