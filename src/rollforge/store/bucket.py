@@ -33,7 +33,7 @@ from rollforge.store.absent import absent_text
 from rollforge.store.atomic import make_directory, replacing
 from rollforge.store.bundle_names import source_of
 from rollforge.store.files import file_stem
-from rollforge.store.object_lines import PARTS, file_of, is_piece, pack, piece_name, reading_order, unpack
+from rollforge.store.object_lines import PARTS, blocks_of, file_of, is_piece, pack, piece_name, reading_order
 from rollforge.store.objects import Listed, ObjectFolder, is_bucket_url
 from rollforge.store.reading import UNREADABLE
 from rollforge.text_safety.bucket_addresses import ADDRESSES
@@ -228,7 +228,7 @@ class WorkingCopy:
         for name, data in zip(names, self.objects.read_many(names), strict=True):
             if data is None:
                 raise OSError(f"{self.url}/{name}: it was replaced while it was read; run the command again")
-            yield unpack(data)
+            yield from blocks_of(data)
 
     def _drop_missing(self, old: _Pulled, new: _Pulled, joined: set[str]) -> None:
         """Remove files of the copy that are no longer in the bucket, and growing files that never reached it."""

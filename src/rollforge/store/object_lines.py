@@ -6,12 +6,14 @@ the pieces before it in one object, so that readers fetch one instead of hundred
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rollforge.errors import DataError
 
 PARTS = ".parts/"
+BLOCK = 1 << 20
 _PIECE = re.compile(r"(\d{8})\.jsonl\.zst")
 _WHOLE = re.compile(r"all-(\d{8})\.jsonl\.zst")
 
@@ -75,3 +77,12 @@ def unpack(data: bytes) -> bytes:
     from backports import zstd
 
     return zstd.decompress(data)
+
+
+def blocks_of(data: bytes) -> Iterator[bytes]:
+    """The lines of an object in blocks: all at once they would take twice their size in fresh memory."""
+    from backports import zstd
+
+    with zstd.open(io.BytesIO(data)) as file:
+        while block := file.read1(BLOCK):
+            yield block
