@@ -23,7 +23,7 @@ from typing import Any
 CONCURRENCY = 64
 RANKS = 8
 """Parts of the work, for those who cut it by hand."""
-LIMIT_S = 90
+LIMIT_S = 300
 
 
 # -- the peers, each as its documentation has it ----------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def main() -> None:
             "merge": lambda: merge(folder, options.rows),
             "collect": lambda: collect(folder, options.count),
             "verify": lambda: verify(folder, options.verdicts),
-            "bucket": lambda: bucket_limits(folder, min(options.rows, 100_000)),
+            "bucket": lambda: bucket_limits(folder, min(options.rows, 16_000)),
             "ray": lambda: ray_limits(folder, options.count),
             "take-over": lambda: take_over_limits(folder),
         }

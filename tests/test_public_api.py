@@ -40,6 +40,10 @@ def test_the_public_names_are_pinned() -> None:
     assert all(getattr(rollforge, name) is not None for name in PUBLIC)
 
 
+def test_a_worker_of_verify_loads_neither_the_http_client_nor_the_index() -> None:
+    assert not loaded_by("import rollforge.steps.verify.verify_worker") & {"aiohttp", "pyarrow", "duckdb"}
+
+
 def test_importing_rollforge_loads_nothing_heavy() -> None:
     assert not loaded_by("import rollforge") & {*HEAVY, "rich", "cyclopts", "msgspec"}
 

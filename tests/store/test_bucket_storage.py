@@ -11,7 +11,7 @@ import pytest
 
 from rollforge.errors import DataError
 from rollforge.store.bucket_storage import BucketStorage
-from rollforge.store.object_lines import PARTS, piece_name, reading_order, whole_name
+from rollforge.store.object_lines import PARTS, blocks_of, pack, piece_name, reading_order, whole_name
 from rollforge.store.objects import ObjectFolder
 from rollforge.store.shards import Beat, counted_files, read_epochs, shard_states, take
 from tests.object_stores import Store, moto_store, seaweed_store
@@ -109,6 +109,14 @@ def test_a_beat_is_as_old_as_the_store_says(store: Store) -> None:
     place.replace("00000/e1.beat", b"{}")
     age = place.age_s("00000/e1.beat")
     assert age is not None and age < 60
+
+
+def test_the_blocks_of_an_object_are_its_lines_and_a_cut_object_is_an_error() -> None:
+    lines = b"".join(b'{"number":%d}\n' % number for number in range(200_000))
+    assert b"".join(blocks_of(pack(lines))) == lines
+    assert max(map(len, blocks_of(pack(lines)))) < len(lines) / 2
+    with pytest.raises(EOFError):
+        list(blocks_of(pack(lines)[:-100]))
 
 
 def test_a_missing_piece_is_an_error_and_a_whole_replaces_what_it_holds() -> None:

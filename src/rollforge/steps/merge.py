@@ -35,6 +35,8 @@ from rollforge.tasks import TaskFile
 
 HELD_BYTES = 64 << 20
 """Parts of a shard up to this size are held in memory; of a larger one only the places of its lines are."""
+GROWN_BYTES = 4 << 20
+"""Steps in which the memory for held parts grows."""
 BLOCK = 8 << 20
 SYNCED_BYTES = 64 << 20
 """Bytes written between two early syncs: the disk works while the next shards are read."""
@@ -187,6 +189,8 @@ class _Merger:
         self.doubles: list[RolloutOfShard] = []
         self._plan = plan
         self._ids = ids[: plan.tasks]
+        self._memory = bytearray()
+        """Holds the parts of one shard after the other: fresh memory for each would cost as much as reading them."""
 
     def write(self, parts_by_shard: Sequence[list[RunPart]], file: BinaryIO) -> None:
         if bool((np.diff(self._ids) > 0).all()):
@@ -202,8 +206,7 @@ class _Merger:
 
     def _write_some(self, parts: Sequence[RunPart], ids: Ints, file: BinaryIO) -> None:
         """Write the rows of these parts in the order of their keys; `ids` are the tasks of the parts, ascending."""
-        held = sum(part.size() for part in parts) <= HELD_BYTES
-        with _Rows(parts, is_held=held) as rows:
+        with _Rows(parts, self._memory) as rows:
             self.unreadable += rows.unreadable
             position = np.searchsorted(ids, rows.task)
             is_ours = (position < len(ids)) & (rows.sample < self._plan.samples)
@@ -264,18 +267,21 @@ class _EarlyDisk:
 
 
 class _Rows:
-    """The lines of some parts by key: their bytes when they are few, else only their places."""
+    """The lines of some parts by key: their bytes, in `memory`, when they are few, else only their places."""
 
-    def __init__(self, parts: Sequence[RunPart], *, is_held: bool) -> None:
+    def __init__(self, parts: Sequence[RunPart], memory: bytearray) -> None:
         self.unreadable = 0
-        self._is_held = is_held
-        self._blocks: list[bytes] = []
+        self._memory = memory
+        self._held = 0
+        size = sum(part.size() for part in parts)
+        self._is_held = size <= HELD_BYTES
+        if self._is_held and size > len(memory):
+            memory += bytes(-(-(size - len(memory)) // GROWN_BYTES) * GROWN_BYTES)
         self._files = [part.path.open("rb", buffering=0) for part in parts]
         columns: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
         with OnError(self.__exit__):
             for number, part in enumerate(parts):
-                for first, block in self._read(number, part.size()):
-                    columns.append(self._scan(block, number, first))
+                columns += self._read(number, part.size())
         joined = (
             [np.concatenate([np.zeros(0, np.int64), *some]) for some in zip(*columns, strict=True)]
             if columns
@@ -291,12 +297,14 @@ class _Rows:
         for file in self._files:
             file.close()
 
-    def _read(self, number: int, size: int) -> Iterator[tuple[int, bytes]]:
-        """Blocks of whole lines with the place of each; held ones are numbered, and begin at 0."""
+    def _read(self, number: int, size: int) -> Iterator[tuple[Ints, Ints, Ints, Ints, Ints]]:
+        """Keys and places of a part's lines: in the memory if parts are held, else in the file, block after block."""
         if self._is_held:
-            data = os.pread(self._files[number].fileno(), size, 0)
-            self._blocks.append(data)
-            yield 0, data
+            first = self._held
+            with memoryview(self._memory) as view:
+                while count := self._files[number].readinto(view[self._held : first + size]):
+                    self._held += count
+            yield self._scan(self._memory, first, self._held, source=0, shift=0)
             return
         offset = 0
         while offset < size:
@@ -307,22 +315,23 @@ class _Rows:
                 whole = data.rfind(b"\n") + 1
             if not whole:
                 return
-            yield offset, data[:whole]
+            yield self._scan(data, 0, whole, source=number, shift=offset)
             offset += whole
 
-    def _scan(self, block: bytes, source: int, first: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    def _scan(
+        self, block: bytes | bytearray, start: int, stop: int, *, source: int, shift: int
+    ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         """Keys and places of the lines that are rows. A million lines pass through this loop: it uses locals only."""
         match, find = _KEY.match, block.find
         numbers: list[int] = []  # four numbers per row: a flat list becomes an array sooner than tuples do
-        start = 0
-        while end := find(b"\n", start) + 1:
+        while end := find(b"\n", start, stop) + 1:
             if (key := match(block, start)) is not None:
                 numbers += int(key[1]), int(key[2]), start, end
-            elif (row := self._decoded(block[start:end])) is not None:
+            elif (row := self._decoded(bytes(block[start:end]))) is not None:
                 numbers += row.task, row.rollout, start, end
             start = end
         tasks, samples, starts, ends = np.array(numbers, np.int64).reshape(-1, 4).T
-        return tasks, samples, np.full(len(tasks), source, np.int64), starts + first, ends + first
+        return tasks, samples, np.full(len(tasks), source, np.int64), starts + shift, ends + shift
 
     def _decoded(self, line: bytes) -> _Key | None:
         """The key of a line that does not begin with it; None for one that is no row."""
@@ -336,8 +345,8 @@ class _Rows:
     def copy(self, rows: Ints, file: BinaryIO) -> None:
         """Write lines in this order; neighbours in a file are copied together."""
         if self._is_held:
-            views = [memoryview(block) for block in self._blocks]
-            file.write(b"".join([views[source][start:end] for source, start, end in self._spans(rows)]))
+            with memoryview(self._memory) as view:
+                file.writelines(view[start:end] for _, start, end in self._spans(rows))
             return
         for source, start, end in self._spans(rows):
             while start < end:

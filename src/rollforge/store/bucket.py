@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,9 +33,9 @@ from rollforge.store.absent import absent_text
 from rollforge.store.atomic import make_directory, replacing
 from rollforge.store.bundle_names import source_of
 from rollforge.store.files import file_stem
-from rollforge.store.object_lines import PARTS, file_of, is_piece, pack, piece_name, reading_order, unpacking
+from rollforge.store.object_lines import PARTS, blocks_of, file_of, is_piece, pack, piece_name, reading_order
 from rollforge.store.objects import Listed, ObjectFolder, is_bucket_url
-from rollforge.store.reading import BLOCK_BYTES, UNREADABLE
+from rollforge.store.reading import UNREADABLE
 from rollforge.text_safety.bucket_addresses import ADDRESSES
 
 logger = logging.getLogger(__name__)
@@ -229,7 +228,7 @@ class WorkingCopy:
         for name, data in zip(names, self.objects.read_many(names), strict=True):
             if data is None:
                 raise OSError(f"{self.url}/{name}: it was replaced while it was read; run the command again")
-            yield from iter(partial(unpacking(data).read, BLOCK_BYTES), b"")
+            yield from blocks_of(data)
 
     def _drop_missing(self, old: _Pulled, new: _Pulled, joined: set[str]) -> None:
         """Remove files of the copy that are no longer in the bucket, and growing files that never reached it."""

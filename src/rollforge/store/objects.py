@@ -23,6 +23,7 @@ from rollforge.text_safety.bucket_addresses import SCHEMES
 
 PROBE = ".rollforge-probe"
 """How the names of objects begin that ask the store something, and are removed at once."""
+PROBE_TRIES = 5
 TRIES = 11
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0
 """Pauses between tries double: a bucket that is gone for a minute is waited for."""
@@ -238,7 +239,7 @@ class ObjectFolder:
         """Refuse a store that takes a second creation of the same object: two writers could then overwrite each other."""
         name = f"{PROBE}-{uuid.uuid4().hex}"
         try:
-            self._obstore.put(self._store, self.key(name), b"1", mode="create")
+            self._create_probe(name)
             try:
                 self._obstore.put(self._store, self.key(name), b"2", mode="create")
             except self._errors.AlreadyExistsError:
@@ -251,6 +252,18 @@ class ObjectFolder:
             raise self._unreachable(error) from error
         finally:
             self.delete(name)
+
+    def _create_probe(self, name: str) -> None:
+        """Create an object whose name nobody else knows: an answer that it exists is a conflict, which passes."""
+        for attempt in range(PROBE_TRIES):
+            try:
+                self._obstore.put(self._store, self.key(name), b"1", mode="create")
+            except self._errors.AlreadyExistsError:
+                if attempt == PROBE_TRIES - 1:
+                    raise
+                time.sleep(FIRST_PAUSE_S * 2**attempt)
+            else:
+                return
 
     # -- what goes wrong ----------------------------------------------------------------------------------------------
 
