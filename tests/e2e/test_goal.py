@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,20 @@ def test_tasks_that_run_out_end_in_exit_3_with_what_would_be_needed(tasks: Path,
     assert "the tasks ran out" in result["message"] and "more tasks like these" in result["message"]
     assert result["goal"]["needed_tasks"]["low"] <= result["goal"]["needed_tasks"]["value"]
     assert prepared("grpo", tmp_path / "run") == result["goal"]["usable"]
+
+
+@pytest.mark.parametrize("goal", [(), ("--goal", "dpo=500")], ids=["uniform", "goal"])
+def test_a_token_budget_is_passed_by_less_than_one_group(
+    tasks: Path, tmp_path: Path, goal: tuple[str, ...]
+) -> None:
+    words = (*goal, "--max-total-tokens", "15000", "-c", "64")
+    code, _ = call(collect(tasks, tmp_path / "run", *words))
+    assert code == 6
+    tokens_by_task: Counter[int] = Counter()
+    for (task, _), row in rows(tmp_path / "run").items():
+        tokens_by_task[task] += row["response"]["usage"]["total_tokens"]
+    over = tokens_by_task.total() - 15_000
+    assert 0 <= over < max(tokens_by_task.values()), "requests in flight are part of the budget"
 
 
 def test_a_budget_that_ends_is_exit_6_and_the_same_command_goes_on(tasks: Path, tmp_path: Path) -> None:

@@ -67,6 +67,20 @@ def test_what_the_provider_says_is_a_ceiling_for_our_own_count() -> None:
     assert limits.wait_s(100, 10.0)[0] == pytest.approx(0.0)
 
 
+def test_a_limit_of_the_users_own_is_named_by_its_flag_until_the_provider_allows_less() -> None:
+    limits = RateLimits(rpm=60)
+    limits.take(0, 0.0)
+    limits.take(0, 0.0)
+    assert limits.wait_s(0, 0.0) == (pytest.approx(1.0), "--rpm")
+    headers = {
+        "x-ratelimit-limit-requests": "2",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "60s",
+    }
+    limits.observe(headers, 0.0, 0.0)
+    assert limits.wait_s(0, 0.0) == (pytest.approx(30.0), "requests")
+
+
 def test_a_plan_is_corrected_by_what_was_used() -> None:
     limits = RateLimits(tpm=6000)  # two seconds' worth at once: 200
     limits.take(200, 0.0)
@@ -108,7 +122,7 @@ async def test_tokens_a_minute_are_kept_and_named_as_the_bottleneck(tmp_path: Pa
     tokens = server.stats.input_tokens + server.stats.output_tokens
     # One second's worth is 1,000; two may go at once.
     assert tokens <= 2_000 + 1_500 * (result.elapsed_s + 1)
-    assert result.bottleneck.startswith("limited by the provider: tokens")
+    assert result.bottleneck.startswith("limited by --tpm (")
 
 
 async def test_each_key_has_a_limit_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

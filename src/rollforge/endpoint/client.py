@@ -34,7 +34,7 @@ from rollforge.endpoint.breaker import Breaker, RetryBudget
 from rollforge.endpoint.failures import failure_from_exception, failure_from_status
 from rollforge.endpoint.limiter import Limiter
 from rollforge.endpoint.proxies import proxy_for
-from rollforge.endpoint.rate_limits import ExpectedTokens, LimitKind, RateLimits
+from rollforge.endpoint.rate_limits import ExpectedTokens, LimitName, RateLimits
 from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import Failure
 from rollforge.records import from_json
@@ -177,7 +177,7 @@ class Client:
             for url, key in paired(options.base_urls, keys)
         ]
         self.expected = ExpectedTokens()
-        self.rate_wait_s: dict[LimitKind, float] = {}
+        self.rate_wait_s: dict[LimitName, float] = {}
         """Seconds that requests waited for a rate limit, by what was limited; those that waited together all count."""
         self.budget = RetryBudget(options.retry_budget)
         self.retry_causes: Counter[str] = Counter()

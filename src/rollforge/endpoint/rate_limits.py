@@ -15,6 +15,9 @@ from rollforge.endpoint.prices import TokenUsage
 
 LimitKind = Literal["requests", "tokens"]
 KINDS: tuple[LimitKind, LimitKind] = ("requests", "tokens")
+LimitName = Literal["requests", "tokens", "--rpm", "--tpm"]
+"""What a request waits for: a limit of the provider by its kind, or one of the user's own by its flag."""
+OWN_LIMITS: dict[LimitKind, LimitName] = {"requests": "--rpm", "tokens": "--tpm"}
 
 FIRST_OUTPUT = 256.0
 """Tokens to expect of an answer before the first one has come."""
@@ -77,13 +80,14 @@ class RateLimits:
         }
         self._said: dict[LimitKind, Bucket | None] = {"requests": None, "tokens": None}
 
-    def wait_s(self, tokens: float, now: float) -> tuple[float, LimitKind | None]:
+    def wait_s(self, tokens: float, now: float) -> tuple[float, LimitName | None]:
         """Seconds until a request with this number of tokens may be sent, and which limit it waits for."""
-        longest, reason = 0.0, None
+        longest: float = 0.0
+        reason: LimitName | None = None
         for kind, bucket in self._buckets():
             wait = bucket.wait_s(1.0 if kind == "requests" else tokens, now)
             if wait > longest:
-                longest, reason = wait, kind
+                longest, reason = wait, OWN_LIMITS[kind] if bucket is self._own[kind] else kind
         return longest, reason
 
     def take(self, tokens: float, now: float) -> None:

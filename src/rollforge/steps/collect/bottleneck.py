@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge.endpoint.rate_limits import LimitKind
+from rollforge.endpoint.rate_limits import OWN_LIMITS, LimitName
 from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.live import Live
 
@@ -30,8 +30,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The limit on requests in flight, as it is at the end."""
     verify_slots: int
     seconds_per_verdict: float | None = None
-    rate_wait_s: dict[LimitKind, float] = {}
-    """Seconds that requests waited for a rate limit of the provider, by what it limits."""
+    rate_wait_s: dict[LimitName, float] = {}
+    """Seconds that requests waited for a rate limit, by what it limits."""
 
 
 def bottleneck(live: Live, load: Load) -> str:
@@ -43,9 +43,10 @@ def bottleneck(live: Live, load: Load) -> str:
         return f"disk: {load.commit_s / load.elapsed_s:.0%} of the time goes into writing"
     limited = sum(load.rate_wait_s.values())
     if limited > LIMITED * live.model_s:
-        kind = max(load.rate_wait_s, key=lambda name: load.rate_wait_s[name])
+        name = max(load.rate_wait_s, key=lambda name: load.rate_wait_s[name])
+        limit = name if name in OWN_LIMITS.values() else f"the provider: {name}"
         share = limited / max(live.model_s, limited)
-        return f"limited by the provider: {kind} ({share:.0%} of a rollout's time waits for its rate limit)"
+        return f"limited by {limit} ({share:.0%} of a rollout's time waits for this rate limit)"
     if busy > BUSY or load.lag_s > LAGGING_S:
         return f"client: this process is busy {busy:.0%} of the time (loop lag {load.lag_s * 1000:.0f} ms)"
     if live.timeout_s > 0.5 * live.model_s:

@@ -18,14 +18,10 @@ from rollforge.records import Response, Verdict
 from rollforge.statistics import intervals
 from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.collect.collect_options import CollectOptions
+from rollforge.steps.collect.live import CAUTION, CHARACTERS_PER_TOKEN, UNLIMITED_OUTPUT
 from rollforge.store import RunFiles
 from rollforge.store.costs import CostFacts, CostTally, read_costs
 
-CHARACTERS_PER_TOKEN = 4
-UNLIMITED_OUTPUT = 1000
-"""Tokens to reckon with for an answer without a limit, before the first one has come."""
-CAUTION = 1.5
-"""Rollouts in flight are reckoned at this many times the mean: the cheap ones end first, and waiting costs only time."""
 FREE = frozenset({"rate-limited", "unavailable", "auth", "not-found", "context-overflow"})
 """Failures by which a server says that it generated nothing."""
 

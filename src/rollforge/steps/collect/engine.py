@@ -274,16 +274,18 @@ class CollectEngine:
 
     def _may_exceed_budget(self) -> bool:
         """Whether the budget may not last for another group beside the rollouts in flight: then it waits for their end."""
-        pending = (
-            self.options.samples
-            + self._begun
-            - self.live.fresh
-            - (self.live.given_up - self._given_up_before)
-        )
+        if not self._running or (self.options.max_cost is None and self.options.max_total_tokens is None):
+            return False
+        begun = self._begun - self.live.fresh - (self.live.given_up - self._given_up_before)
+        return self._may_use_up_budget(self.options.samples + max(begun, self._schedule.committed))
+
+    def _may_use_up_budget(self, pending: int) -> bool:
+        """Whether this number of rollouts, begun and not finished, may use up a budget of tokens or dollars."""
         longest = self.options.overrides.get("max_output_tokens")
-        return bool(self._running) and self.meter.may_exceed_budget(
-            pending=pending, prompt_bytes=self._prompt_bytes, max_output=longest
-        )
+        prompt_bytes = self._prompt_bytes
+        return self.live.may_exceed_tokens(
+            self.options.max_total_tokens, pending=pending, prompt_bytes=prompt_bytes, max_output=longest
+        ) or self.meter.may_exceed_budget(pending=pending, prompt_bytes=prompt_bytes, max_output=longest)
 
     async def _next_work(self) -> Work | None:
         """The next rollout to make: a second attempt that is due, else a fresh one; None when there is none left."""

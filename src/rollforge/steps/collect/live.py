@@ -25,6 +25,10 @@ RECENT_REWARDS = 2000
 """Rewards that the live histogram and trend are over."""
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
+UNLIMITED_OUTPUT = 1000
+"""Tokens to reckon with for an answer without a limit, before the first one has come."""
+CAUTION = 1.5
+"""Rollouts in flight are reckoned at this many times the mean: the cheap ones end first, and waiting costs only time."""
 
 
 class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +147,18 @@ class Live:
         elif is_judging:
             self.unjudged += 1
         return used
+
+    def may_exceed_tokens(
+        self, budget: int | None, *, pending: int, prompt_bytes: int, max_output: object
+    ) -> bool:
+        """Whether the tokens used and the `pending` rollouts, begun and not finished, may use up the budget together."""
+        if budget is None:
+            return False
+        expected = self.tokens_per_rollout.mean
+        if expected is None:
+            written = max_output if isinstance(max_output, int) else UNLIMITED_OUTPUT
+            expected = prompt_bytes // CHARACTERS_PER_TOKEN + written
+        return self.tokens + self.tokens_elsewhere + pending * CAUTION * expected >= budget
 
     def judged_elsewhere(self, task: int, reward: float) -> None:
         """A worker judged a rollout: its reward counts in the running mean here."""

@@ -38,6 +38,10 @@ class Schedule(Protocol):
     def owed(self) -> int:
         """Rollouts still to be made, as far as that is known."""
 
+    @property
+    def committed(self) -> int:
+        """Rollouts that begun groups may still need, decided or not: a budget keeps room for them."""
+
     def progress(self) -> GoalProgress | None:
         """How far the goal is; None without one."""
 
@@ -72,6 +76,11 @@ class PlainSchedule:
         if self._plan.design is None:
             return self._plan.ledger.owed(self._attempts)
         return int(self._plan.ledger.counts_by_task(self._attempts)[0][self._plan.order].sum())
+
+    @property
+    def committed(self) -> int:
+        """A group is asked for as a whole, so nothing beyond what the engine has begun."""
+        return 0
 
     def progress(self) -> GoalProgress | None:
         return None

@@ -77,10 +77,7 @@ class BatchEngine(CollectEngine):
 
     def may_cost_too_much(self, pending: int) -> bool:
         """Whether this number of open requests may use up the budget."""
-        longest = self.options.overrides.get("max_output_tokens")
-        return self.meter.may_exceed_budget(
-            pending=pending, prompt_bytes=self._prompt_bytes, max_output=longest
-        )
+        return self._may_use_up_budget(pending)
 
     @property
     def is_stopping(self) -> bool:

@@ -252,6 +252,12 @@ class GoalSchedule:
             self._advance(task)
         return position not in self._open
 
+    @property
+    def committed(self) -> int:
+        """Samples that begun tasks may still get: a usable group is filled up even when a budget has ended."""
+        whole = self.design.whole
+        return sum(max(whole, task.samples_asked) - len(task.rollouts.facts) for task in self._open.values())
+
     # -- progress -----------------------------------------------------------------------------------------------------
 
     @property
