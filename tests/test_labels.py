@@ -145,12 +145,28 @@ def test_no_label_is_lost_on_kill(run: Path) -> None:
         (b"adq", ["agree", "disagree"], 0),
         (b"a\nd\x04", ["agree", "disagree"], 0),
         (b"u\x03", ["unsure"], 130),
+        (b"abdq", ["agree", "disagree"], 0),
     ],
-    ids=["quit", "Enter by habit, Ctrl-D", "Ctrl-C"],
+    ids=["quit", "Enter by habit, Ctrl-D", "Ctrl-C", "one step back"],
 )
 def test_one_key_is_a_label_on_a_terminal_which_is_restored(
     run: Path, keys: bytes, labels: list[str], code: int
 ) -> None:
+    assert (
+        _labelled_on_a_terminal(run, [b"\n" * (b"\n" in keys) + bytes([key]) for key in keys if key != 10])
+        == code
+    )
+    assert [one.label for one in LabelFile(RunFiles(run)).read()] == labels
+
+
+def test_an_arrow_key_is_no_label(run: Path) -> None:
+    up, left, f5 = b"\x1b[A", b"\x1bOD", b"\x1b[15~"
+    assert _labelled_on_a_terminal(run, [up + left + f5 + b"u", b"q"]) == 0
+    assert [one.label for one in LabelFile(RunFiles(run)).read()] == ["unsure"]
+
+
+def _labelled_on_a_terminal(run: Path, keys: list[bytes]) -> int:
+    """Type into `show --label`, each of the keys once it is asked for; returns the exit code."""
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
     child = subprocess.Popen(
@@ -159,20 +175,39 @@ def test_one_key_is_a_label_on_a_terminal_which_is_restored(
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C needs a controlling terminal
     )  # fmt: skip
     printed = b""
-    for asked, key in enumerate(keys.replace(b"\n", b""), start=1):
+    for asked, key in enumerate(keys, start=1):
         while printed.count(b"[q]uit: ") < asked:
             printed += os.read(ours, 65536)
         while termios.tcgetattr(theirs)[3] & termios.ICANON:
             time.sleep(0.01)  # the question is printed before the keys are read singly
-        os.write(ours, b"\n" * (b"\n" in keys) + bytes([key]))
+        os.write(ours, key)
     while child.poll() is None:
         if select.select([ours], [], [], 0.1)[0]:
             os.read(ours, 65536)
-    assert child.returncode == code
-    assert [one.label for one in LabelFile(RunFiles(run)).read()] == labels
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)
+    return child.returncode
+
+
+def test_going_back_replaces_the_label_and_is_counted_once(run: Path) -> None:
+    with open_index(run) as index:
+        shown = show_rollouts(index, ShowOptions(limit=3))
+    said, kept = iter("badbuq"), []
+    count = ask_labels(
+        shown, lambda one, opinion: kept.append((one.rollout, opinion)), ask=lambda _: next(said)
+    )
+    first = shown[0].rollout
+    assert kept == [(first, "agree"), (shown[1].rollout, "disagree"), (shown[1].rollout, "unsure")]
+    assert count == 2
+
+
+def test_a_blind_label_cannot_be_taken_back_once_its_verdict_was_shown(run: Path) -> None:
+    with open_index(run) as index:
+        shown = show_rollouts(index, ShowOptions(limit=2))
+    said, kept = iter("abaq"), []
+    ask_labels(shown, lambda one, _: kept.append(one.rollout), blind=True, ask=lambda _: next(said))
+    assert kept == [one.rollout for one in shown]
 
 
 def test_labelling_in_a_terminal(run: Path) -> None:

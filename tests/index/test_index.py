@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollforge.errors import DataError, UsageError
-from rollforge.index import open_index
+from rollforge.index import Index, open_index
 from tests.builders import make_rollout, write_rows
 
 
@@ -610,3 +611,21 @@ def test_a_model_call_that_failed_is_told(tmp_path: Path) -> None:
     with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
         output = index.table(["finish_reason"]).column(0).to_pylist()
     assert output == ["stop", "failed", "cancelled", None]
+
+
+def test_two_threads_query_one_index_at_once(tmp_path: Path) -> None:
+    rows = [make_rollout(row // 4, row % 4, float(row % 3 == 0)) for row in range(400)]
+    run = write_rows(tmp_path / "rollouts.jsonl", rows)
+
+    def task_counts(index: Index) -> list[int]:
+        return [
+            len(index.select(f"SELECT DISTINCT task FROM rollouts WHERE task >= {limit}"))
+            for limit in range(100)
+        ]
+
+    with open_index(run) as index:
+        with index.for_thread() as other, ThreadPoolExecutor(1) as worker:
+            theirs = worker.submit(task_counts, other)
+            assert task_counts(index) == [100 - limit for limit in range(100)]
+            assert theirs.result() == [100 - limit for limit in range(100)]
+        assert len(index.select("SELECT 1 FROM rollouts")) == 400, "this index is still open"

@@ -193,3 +193,12 @@ def test_a_verifier_that_judged_nothing_does_not_keep_a_run_from_its_report(tmp_
         subprocess.run([sys.executable, "-m", "rollforge", *words], capture_output=True, check=False)
     assert (tmp_path / "run" / "rollouts_verdicts.jsonl").exists()
     assert write_report([tmp_path / "run"], tmp_path / "report.html").kind == "run"
+
+
+def test_a_report_of_a_run_without_later_verdicts_loads_no_http_client(run: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from rollforge.assembly.reports import write_report; "
+        f"write_report([{str(run)!r}], {str(tmp_path / 'report.html')!r}); print('aiohttp' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -7,6 +7,7 @@ dataset, an evaluation) and writes the file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -42,7 +43,6 @@ from rollforge.steps.report import (
     report_evaluation,
     report_run,
 )
-from rollforge.steps.verify import compare, known_verifiers
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 from rollforge.store.outputs import refuse_output
 from rollforge.store.reading import lines_of, read_whole
@@ -97,15 +97,18 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
     """Everything a run's report shows: metrics, checks, profile, flips, manifest, datasets."""
     files = index.runs[0]
     manifest = read_manifest(files)
-    groups = SharedGroups(index)
-    metrics = facts_of(summarize_index(index, groups=groups), MetricsFacts)
-    profile = facts_of(profile_index(index, groups=groups).summary, ProfileFacts)
-    bins = read_bins(index, groups)
-    del groups  # its columns, before the checks read theirs
+    with index.for_thread() as other, ThreadPoolExecutor(1) as worker:
+        check = worker.submit(_check, other, verifier)  # numpy and Arrow release the interpreter lock
+        groups = SharedGroups(index)
+        metrics = facts_of(summarize_index(index, groups=groups), MetricsFacts)
+        profile = facts_of(profile_index(index, groups=groups).summary, ProfileFacts)
+        bins = read_bins(index, groups)
+        del groups  # its columns, before the page is made
+        findings = check.result()
     return RunInputs(
         run=files.name,
         metrics=metrics,
-        check=facts_of(_check(index, verifier), CheckFacts),
+        check=facts_of(findings, CheckFacts),
         profile=profile,
         bins=bins,
         flips=flips_of(files),
@@ -125,6 +128,8 @@ def flips_of(files: RunFiles) -> list[FlipFacts]:
     """The first verifier against each later one."""
     if not parts_of(files).verdicts:
         return []
+    from rollforge.steps.verify import compare, known_verifiers  # brings aiohttp, which few reports need
+
     names = known_verifiers(files)
     return [facts_of(compare(files.rollouts, names[0], other), FlipFacts) for other in names[1:4]]
 

@@ -10,6 +10,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,13 @@ class Index:
         if "_connection" in self.__dict__:
             self._connection.close()
         self._held.__exit__(*failure)
+
+    def for_thread(self) -> Index:
+        """The same rows for another thread, which gets a database connection of its own; close this index after that one."""
+        other = copy(self)
+        other._held = ExitStack()
+        other.__dict__.pop("_connection", None)
+        return other
 
     def close(self) -> None:
         """Release the files; the index itself stays on disk, unless the file is no run."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rollforge.cli.render.console import out, say
 from rollforge.cli.render.show import print_rollouts
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 PASS = 0.5
 """Rewards from here on pass, as in the rates."""
+
+SEQUENCE_S = 0.05
+"""The bytes of one key arrive together."""
 
 KEYS: dict[str, Opinion] = {"a": "agree", "d": "disagree", "u": "unsure"}
 
@@ -48,7 +52,7 @@ def _shown(rate: LabelRate) -> str:
     return f"{rate.value:6.1%}  [{rate.ci[0]:.1%} … {rate.ci[1]:.1%}]  n = {rate.n:,}".ljust(34)
 
 
-QUESTION = "agree with the verdict? [a]gree, [d]isagree, [u]nsure, [s]kip, [q]uit: "
+QUESTION = "agree with the verdict? [a]gree, [d]isagree, [u]nsure, [s]kip, [b]ack, [q]uit: "
 BLIND_QUESTION = "is the answer right? [a] right, [d] wrong, [u]nsure, [s]kip, [q]uit: "
 
 
@@ -61,25 +65,40 @@ def ask_labels(
 ) -> int:
     """Show one rollout after another and keep what the person says; returns how many were labelled.
 
+    One step back replaces a slip of the finger: the newest label counts. Blind labels have none, since their verdict was shown.
+
     Args:
         ask: Returns what was typed; by default one key on a terminal and a line elsewhere.
     """
     ask = ask or (ask_key if sys.stdin.isatty() else input)
-    count = 0
-    for one in queue:
+    labelled: set[tuple[int, int]] = set()
+    waiting = iter(queue)
+    again: list[Shown] = []
+    previous: Shown | None = None
+    while (one := again.pop() if again else next(waiting, None)) is not None:
         print_rollouts([one], raw=False, full=False, json=False, hides_verdict=blind)
-        answer = _ask(ask, BLIND_QUESTION if blind else QUESTION)
-        if answer is None:
+        answer = _ask(ask, blind=blind)
+        if answer == "quit":
             break
+        if answer == "back":
+            again.append(one)
+            if previous is None:
+                say("there is none to go back to")
+            else:
+                again.append(previous)
+                previous = None
+            continue
+        previous = one
         if answer == "skip":
             continue
-        opinion = KEYS[answer]
+        opinion = answer
         if blind:
             opinion = blind_opinion(opinion, one.reward)
             say(f"the verdict is {'none' if one.reward is None else f'{one.reward:g}'}: {opinion}")
         keep(one, opinion)
-        count += 1
-    return count
+        labelled.add((one.task, one.rollout))
+        say(f"{len(labelled):,} labelled: {opinion}")
+    return len(labelled)
 
 
 def ask_key(question: str) -> str:
@@ -99,8 +118,9 @@ def ask_key(question: str) -> str:
     before = termios.tcgetattr(terminal)
     try:
         tty.setcbreak(terminal, termios.TCSADRAIN)  # keeps keys typed ahead; Ctrl-C still interrupts
-        while (key := os.read(terminal, 1)) in (b"\n", b"\r"):
-            pass  # Enter, by habit
+        while (key := os.read(terminal, 1)) in (b"\n", b"\r", b"\x1b"):  # Enter, by habit
+            if key == b"\x1b":
+                _drop_sequence(terminal)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
         sys.stdout.write("\n")
@@ -110,6 +130,18 @@ def ask_key(question: str) -> str:
     return key.decode("latin-1")
 
 
+def _drop_sequence(terminal: int) -> None:
+    """Read the rest of what an arrow or function key sends: the letter that ends it is no answer."""
+    if not _has_more(terminal) or os.read(terminal, 1) not in b"[O":
+        return
+    while _has_more(terminal) and not b"@" <= os.read(terminal, 1) <= b"~":
+        pass
+
+
+def _has_more(terminal: int) -> bool:
+    return bool(select.select([terminal], [], [], SEQUENCE_S)[0])
+
+
 def blind_opinion(opinion: Opinion, reward: float | None) -> Opinion:
     """What "right" or "wrong" about an answer means for a verdict that the person did not see."""
     if opinion == "unsure" or reward is None:
@@ -117,16 +149,19 @@ def blind_opinion(opinion: Opinion, reward: float | None) -> Opinion:
     return "agree" if (opinion == "agree") == (reward >= PASS) else "disagree"
 
 
-def _ask(ask: Callable[[str], str], question: str) -> str | None:
+def _ask(ask: Callable[[str], str], *, blind: bool) -> Opinion | Literal["skip", "back", "quit"]:
     while True:
         try:
-            typed = ask(question).strip().lower()[:1]
+            typed = ask(BLIND_QUESTION if blind else QUESTION).strip().lower()[:1]
         except EOFError:
-            return None
-        if typed in KEYS:
-            return typed
-        if typed == "s":
-            return "skip"
-        if typed == "q":
-            return None
-        say("type a, d, u, s or q")
+            return "quit"
+        match typed:
+            case "a" | "d" | "u":
+                return KEYS[typed]
+            case "s":
+                return "skip"
+            case "b" if not blind:
+                return "back"
+            case "q":
+                return "quit"
+        say("type a, d, u, s or q" if blind else "type a, d, u, s, b or q")
