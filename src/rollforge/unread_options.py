@@ -65,7 +65,14 @@ of workers are not in the table: a bound on something that does not happen is no
 """
 
 READS: dict[str, dict[str, tuple[str, ...]]] = {
-    "verify": {"--diff": ("--tasks", "--json"), "--use": ("--json",)},
+    "verify": {
+        "--diff": ("--tasks", "--json"),
+        "--use": ("--json",),
+        "--probe": (
+            *("--verifier", "--set", "--mode", "--fast", "--sandbox", "--input", "--limit", "--tasks", "--json"),
+            *("--verify-workers", "--verify-timeout", "--verify-memory", "--progress"),
+        ),
+    },
     "simulate": {"--write-tasks": ("--limit", "--kind", "--seed", "--json")},
     "status": {"--owed": ("--json",)},
     "rewards": {"--path": ("--json",)},

@@ -58,7 +58,7 @@ def open_index(
 
     Args:
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows without one,
-            the newest later one.
+            the newest later one, one with a reward before one without.
         workers: threads that read the text; by default one per core for large files.
     """
     if workers is not None and workers < 1:

@@ -223,13 +223,17 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
         f"SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
         f"(PARTITION BY file_no, task, rollout, verifier ORDER BY {newest_first}) = 1"
     )
+    if not overlay.verifier:
+        newest = (
+            f"SELECT * FROM ({newest}) QUALIFY row_number() OVER "
+            f"(PARTITION BY file_no, task, rollout ORDER BY {has_reward} DESC, {newest_first}) = 1"
+        )
     return (
-        f"WITH newest AS ({newest}), chosen AS (SELECT * FROM newest QUALIFY row_number() OVER "
-        f"(PARTITION BY file_no, task, rollout ORDER BY {has_reward} DESC, {newest_first}) = 1) "
+        f"WITH newest AS ({newest}) "
         f"SELECT k.row, k.task, k.rollout, ({applies}) AS applies, v.verifier, v.fingerprint, v.mode, "
         f"v.seconds AS verify_seconds{later} "
         "FROM kept_rows k JOIN base_rollouts b ON b.row = k.row "
-        "LEFT JOIN chosen v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"
+        "LEFT JOIN newest v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"
     )
 
 

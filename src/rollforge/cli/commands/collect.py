@@ -243,7 +243,7 @@ def collect(
         | vars(batches)
         | vars(goal)
     )
-    fields["overrides"] = sampling.overrides() | server.overrides
+    fields["overrides"] = _overrides(sampling.overrides(), server.overrides)
     if judging.sandbox:
         fields["sandbox"] = judging.sandbox
         is_asked = judging.sandbox != "auto" and not runs_program(agent.agent)
@@ -307,6 +307,17 @@ def _write_gym_files(run: str) -> None:
     with open_index(run) as index:
         for path in write_gym_files(index).values():
             say(f"wrote {path}")
+
+
+def _overrides(by_flag: JsonFields, by_setting: JsonFields) -> JsonFields:
+    """Request parameters of flags and of `-S`; two values for one of them are refused."""
+    for name in by_flag.keys() & by_setting.keys():
+        if by_flag[name] != by_setting[name]:
+            raise UsageError(
+                f"{name} is given twice: {by_flag[name]} by its flag, {by_setting[name]} by -S",
+                hint=f"leave out -S {name}=…",
+            )
+    return by_flag | by_setting
 
 
 def _refuse_unset_key(name: str) -> None:

@@ -81,6 +81,10 @@ def query(
 def _format(format: Format | None, out: Path | None, *, json: bool) -> Format:
     endings: dict[str, Format] = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
     if json:
+        other = format or (endings.get(out.suffix) if out is not None else None)
+        if other not in (None, "json"):
+            what = f"--format {format}" if format else f"--out {out}"
+            raise UsageError(f"--json and {what} contradict each other", hint="leave out --json")
         return "json"
     if format is not None:
         return format

@@ -159,6 +159,9 @@ def show(
         Print one JSON object on stdout.
     """
     choice.check()
+    for flag, is_given in (("--raw", raw), ("--label", label)):
+        if is_given and json:
+            raise UsageError(f"{flag} and --json exclude each other", hint="leave one of them out")
     if stratified and choice.suspicious:
         raise UsageError("--stratified and --suspicious exclude each other", hint="leave one of them out")
     if example is not None:

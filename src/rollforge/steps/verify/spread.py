@@ -121,9 +121,10 @@ class SpreadVerification:
                 price = self._meter.price
                 await asyncio.to_thread(note_costs, self.files, price.text if price is not None else None)
         summary = self._summary(verifier)
-        summary.notes += await asyncio.to_thread(
-            whose_count, self.files, options.run, verifier.name, has_reward=bool(summary.judged)
-        )
+        if summary.rollouts:
+            summary.notes += await asyncio.to_thread(
+                whose_count, self.files, options.run, verifier.name, has_reward=bool(summary.judged)
+            )
         return summary
 
     def _parts_to_judge(self, verifier: Verifier) -> list[VerifyUnit]:

@@ -180,7 +180,7 @@ def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool
     of_record = manifest.verdict_of_record if manifest is not None else None
     if of_record is not None:
         return [] if of_record == name else [f"later commands still read the verdicts of {of_record}{change}"]
-    if _has_inline_rewards(files):
+    if _has_rewards_of_others(files, name):
         return [
             f"later commands still read the rewards in the rollouts file, and others only where it has none{change}"
         ]
@@ -248,9 +248,11 @@ def _later_rows(files: RunFiles) -> Iterator[tuple[VerdictRow, bytes]]:
     return chain.from_iterable(read_verdicts(part.path) for part in parts_of(files).verdicts)
 
 
-def _has_inline_rewards(files: RunFiles) -> bool:
-    """Whether one of the first rollouts has a reward of its own."""
-    return any(row.reward is not None for row in _first_rows(files))
+def _has_rewards_of_others(files: RunFiles, name: str) -> bool:
+    """Whether one of the first rollouts has a reward that it did not get from this verifier."""
+    return any(
+        row.reward is not None and (row.own is None or row.own.verifier != name) for row in _first_rows(files)
+    )
 
 
 def _first_rows(files: RunFiles) -> Iterator[_Inline]:

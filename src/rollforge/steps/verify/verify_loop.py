@@ -169,9 +169,10 @@ class Verification:
                 if is_new and self.files.verdicts.exists() and not self.files.verdicts.stat().st_size:
                     self.files.verdicts.unlink()
         summary = self.summary()
-        summary.notes += whose_count(
-            self.files, self.options.run, self.judge.name, has_reward=bool(summary.judged)
-        )
+        if summary.rollouts:
+            summary.notes += whose_count(
+                self.files, self.options.run, self.judge.name, has_reward=bool(summary.judged)
+            )
         return summary
 
     def _note_costs(self) -> None:
