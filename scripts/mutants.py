@@ -78,6 +78,7 @@ SAME_RESULT = {
     "statistics/stats.py: MOST_PADDING": "chooses between two ways to the same sums",
     "statistics/intervals.py: abs(1 - change) < 1e-15  ->  abs(1 - change) <= 1e-15": "no float is that far from 1",
     "adaptive/group_yield.py: TINY": "a floor against the logarithm of zero",
+    "adaptive/sampling_rule.py: OUT_OF_REACH": "no gain of a sample comes near it",
     "adaptive/sampling_rule.py: ROUNDS": "the rate converges in fewer rounds",
     "steps/collect/goal/goal_schedule.py: LAG": "batches in flight",
     "steps/collect/engine.py: time.monotonic() - self.live.started >= limit  ->  time.monotonic() - self.live.started > limit": (
