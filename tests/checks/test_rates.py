@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from rollforge.steps.check import CheckOptions, Report, check_evidence
@@ -65,6 +68,18 @@ def test_rewards_that_fall_off_a_cliff_in_sorted_tasks_are_no_broken_verifier(se
 )
 def test_what_the_order_or_the_recording_explains_is_no_error(seed: int, reason: str) -> None:
     assert not [item.text for item in checked(healthy_run(seed=seed)).at("error")], reason
+
+
+@pytest.mark.parametrize("seed", [910008, 910010, 910012])
+def test_two_versions_of_a_verifier_are_found_also_where_every_task_has_one_sample(seed: int) -> None:
+    run = sick_run("two-versions", seed=seed)
+    assert run.shape.samples == 1
+    (finding,) = [item for item in checked(run).at("error") if item.id == "mixed-verifiers"]
+    run.about = replace(
+        run.about, runs=2
+    )  # pooled: each run has its own tasks and its own options of the verifier
+    assert finding.n == run.columns["reward"][np.isfinite(run.columns["reward"])].size
+    assert "mixed-verifiers" not in {item.id for item in checked(run).at("error")}
 
 
 def test_zeros_are_no_proof_before_there_are_many_of_them() -> None:

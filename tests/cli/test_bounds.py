@@ -243,6 +243,7 @@ def test_sigterm_ends_a_collection_whose_verifier_blocks_the_event_loop(folder: 
         (["-c", "0"], "concurrency '0'"),
         (["-c", "10-5"], "concurrency '10-5'"),
         (["--probe", "200%"], "--probe '200%'"),
+        (["--probe", "1%", "--workers", "2"], "--probe asks the verifier of one process"),
         (["--step-size", "0"], "--step-size"),
         (["--sink", "console"], "--step-size"),
     ],

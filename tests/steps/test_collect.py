@@ -418,6 +418,31 @@ async def test_probes_sprinkled_in_find_a_verifier_that_rewards_everything(tmp_p
     assert broken.exit_code == Exit.BROKEN_VERIFICATION and broken.finished == 60
 
 
+async def test_a_failed_probe_stands_until_the_verifier_changes(tmp_path: Path) -> None:
+    """Neither resuming a finished run, nor a probe of the few rollouts that were owed, acquits it."""
+    write_tasks(tmp_path, 60)
+    kind = tmp_path / "kind.py"
+    kind.write_text(
+        "def verify(task, response):\n    return float(str(task['expected_answer']) in response.text)\n"
+    )
+    words = {"verifier": f"{kind}:verify", "probe": "100%", "stop_on": "never"}
+    rollouts = tmp_path / "run" / "rollouts.jsonl"
+    async with SimulatedServer(SimulateOptions()) as server:
+        first = await collect(tmp_path, server, **words)
+        again = await collect(tmp_path, server, **words)
+        unasked = await collect(tmp_path, server, **{**words, "probe": None})
+        lines = rollouts.read_text().splitlines(keepends=True)
+        rollouts.write_text("".join(lines[:-1]))
+        one_more = await collect(tmp_path, server, **words)
+    assert first.probe is not None and first.probe.is_broken
+    assert again.probe is None and "the verifier was asked nothing" in " ".join(again.notes)
+    results = (first, again, unasked, one_more)
+    assert [result.exit_code for result in results] == [Exit.BROKEN_VERIFICATION] * 4
+    assert all("a probe found this verifier broken" in result.message for result in results)
+    manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
+    assert manifest["extra"]["probe"]["is_broken"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "gzip", "parquet"])
 async def test_stdin_may_be_packed_like_any_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -450,3 +450,11 @@ def test_flags_count_one_thing_in_the_singular(tmp_path: Path) -> None:
     texts = {flag.id: flag.text for flag in summarize_run(path).flags}
     assert texts["rejected-lines"] == "1 line cannot be read: left out"
     assert texts["masked"].startswith("1 rollout is masked")
+
+
+def test_an_answer_field_that_no_rollout_has_is_named_with_its_flag(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0, extracted_answer="4")])
+    with pytest.raises(
+        UsageError, match=r"--answer-field 'extracted_anwser': no rollout has it; did you mean"
+    ):
+        summarize_run(path, options=MetricsOptions(answer_field="extracted_anwser"))

@@ -144,6 +144,8 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         if len(counts) < 2 or is_by_agent:
             continue
         is_by_task = what != "verifier mode" and _has_one_per_task(run, column)
+        if what == "verifier version" and _is_one_by_chance(run, column):
+            is_by_task = False
         if is_by_task and what != "verifier version":
             continue  # task families with verifiers of their own: no task was judged by two
         if (
@@ -172,6 +174,15 @@ def _has_one_per_task(run: Evidence, column: TextCodes) -> bool:
     """Whether no task has two values of the column among its judged rollouts."""
     pairs = np.unique(np.stack([run.task_id[run.judged], column.codes[run.judged]]), axis=1)
     return bool(len(np.unique(pairs[0])) == pairs.shape[1])
+
+
+def _is_one_by_chance(run: Evidence, column: TextCodes) -> bool:
+    """Whether no task could show two values, having one judged rollout each, and neither runs, verifiers nor families explain them."""
+    if run.judged_n > len(np.unique(run.task_id[run.judged])):
+        return False
+    is_pooled = run.about.runs > 1 or len(run.verifier.counts(run.judged)) > 1
+    families = (run.family(name) for name in run.family_fields)
+    return not is_pooled and not any(has_one_each(names, column, run.judged) for names in families)
 
 
 def _said(run: Evidence) -> Iterator[tuple[str, TextCodes]]:

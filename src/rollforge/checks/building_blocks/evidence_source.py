@@ -71,6 +71,8 @@ class About:
 
     name: str = "RUN"
     """The run as commands name it."""
+    runs: int = 1
+    """Runs that are pooled."""
     model: str | None = None
     """The model asked for."""
     expected: int | None = None

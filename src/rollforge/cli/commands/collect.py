@@ -278,6 +278,9 @@ def collect(
             hint=f"after the last shard: rollforge profile {out} --gym-files",
         )
     if is_sharded:
+        from rollforge.steps.collect import ScaleOptions
+
+        ScaleOptions(shard=scale.shard, workers=scale.workers, on=scale.on).check(options)
         monitor.refuse_shards()
     else:
         monitor.check()

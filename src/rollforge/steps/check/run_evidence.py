@@ -107,6 +107,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     texts = {str(files.rollouts) for files in index.runs}
     about = About(
         name=" ".join(_run_name(files) for files in index.runs),
+        runs=len(index.runs),
         model=next((str(item.config["model"]) for item in own_manifests if item.config.get("model")), None),
         expected=(index.expected if is_whole else sum(per_task) or (len(index) + len(lost) if lost else 0))
         or None,

@@ -90,7 +90,14 @@ def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str 
             return reason, Exit.USAGE
 
 
-def message_of(ending: Ending, engine: Ended, shortfall: str = "", *, is_still_suspect: bool = False) -> str:
+def message_of(
+    ending: Ending,
+    engine: Ended,
+    shortfall: str = "",
+    *,
+    is_still_suspect: bool = False,
+    has_failed_probe: bool = False,
+) -> str:
     """One sentence for the summary; `shortfall` is what an observer could not deliver."""
     if is_still_suspect:
         return "verification looked broken before and nothing has changed since, so its verdicts stay suspect"
@@ -111,6 +118,8 @@ def message_of(ending: Ending, engine: Ended, shortfall: str = "", *, is_still_s
             return f"stopped at the budget ({dollars(engine.meter.spent)} spent), between groups"
         case "interrupted":
             return "interrupted; everything finished is on disk"
+        case "done" if has_failed_probe:
+            return "done, but a probe found this verifier broken: do not trust its rewards; mend it and judge again"
         case "pilot":
             return "the pilot is done; its rollouts count towards the run"
         case "incomplete" if engine.live.fresh and not engine.live.judged and engine.live.unjudged:

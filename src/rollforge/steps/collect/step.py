@@ -61,6 +61,8 @@ from rollforge.verifiers.probes import ProbeReport
 
 logger = logging.getLogger(__name__)
 
+PROBE = "probe"
+"""The manifest's key for the outcome of a probe."""
 SUSPECT_VERIFIER = "suspect_verifier"
 """The manifest's key for the fingerprint of the verifier that gave the suspect verdicts."""
 MANIFEST_EVERY_S = 2.0
@@ -336,10 +338,15 @@ class Collection:
         if goal is not None:
             ending, code = goal_ending(engine.reason, ending, code, goal)
         engine.meter.close(plan.files)
-        if report is not None:
-            plan.manifest.extra["probe"] = report.facts()
+        if report is not None and not report.tasks:
+            report = None
+            self.notes.append(
+                "--probe: no rollout was judged in this session, so the verifier was asked nothing"
+            )
+        if report is not None and report.supersedes(plan.manifest.extra.get(PROBE)):
+            plan.manifest.extra[PROBE] = report.facts()
         is_still_suspect = not engine.watch.tripped and self._is_still_suspect(plan)
-        if is_still_suspect or (report is not None and report.is_broken):
+        if is_still_suspect or self._has_failed_probe(plan):
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
         self._settle_design(plan, goal, owed)
@@ -356,7 +363,13 @@ class Collection:
             run=options.out,
             ending=ending,
             exit_code=code,
-            message=message_of(ending, engine, shortfall, is_still_suspect=is_still_suspect)
+            message=message_of(
+                ending,
+                engine,
+                shortfall,
+                is_still_suspect=is_still_suspect,
+                has_failed_probe=self._has_failed_probe(plan),
+            )
             if goal is None
             else goal_message(ending, engine, goal),
             expected=expected,
@@ -416,6 +429,17 @@ class Collection:
             and self.options.stop_on == "broken"
             and SUSPECT in extra
             and extra.get(SUSPECT_VERIFIER) == plan.manifest.fingerprint.get(VERIFIER_SOURCE)
+            and not (verdicts.exists() and verdicts.stat().st_size)
+        )
+
+    def _has_failed_probe(self, plan: CollectPlan) -> bool:
+        """Whether a probe found this version of the verifier broken, now or in an earlier session, and nothing was judged again."""
+        probe, verdicts = plan.manifest.extra.get(PROBE), plan.files.verdicts
+        return (
+            self._is_judged
+            and isinstance(probe, dict)
+            and probe.get("is_broken") is True
+            and probe.get("fingerprint") == plan.manifest.fingerprint.get(VERIFIER_SOURCE)
             and not (verdicts.exists() and verdicts.stat().st_size)
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from rollforge.adaptive.design import stage_condition
 from rollforge.errors import UsageError
 from rollforge.index import ByTask, Index, SharedGroups, open_index
 from rollforge.metrics.names import is_amount
+from rollforge.registry import did_you_mean
 from rollforge.statistics import at_k, intervals, stats
 from rollforge.statistics.stats import Floats
 from rollforge.steps.metrics.flags import find_flags
@@ -122,6 +124,11 @@ def summarize_index(
         if failed and stage is None
         else None
     )
+    if options.answer_field is not None and options.answer_field not in index.columns():
+        raise UsageError(
+            f"--answer-field {options.answer_field!r}: no rollout has it{did_you_mean(options.answer_field, index.columns())}",
+            hint=f'see all columns: rollforge query {shlex.quote(index.runs[0].name)} "describe rollouts"',
+        )
     answer_field = options.answer_field or _answer_field(index)
     metrics = RunMetrics(
         run=", ".join(str(files.rollouts) for files in index.runs),

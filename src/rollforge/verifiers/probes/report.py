@@ -83,6 +83,17 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         """Why it is judged broken, a sentence each."""
         return [reason_of(probe) for probe in self.probes if probe.finding == "broken"]
 
+    def supersedes(self, facts: object) -> bool:
+        """Whether it replaces an earlier outcome: a few tasks do not acquit a version of a verifier that failed on more."""
+        if (
+            not isinstance(facts, dict)
+            or not facts.get("is_broken")
+            or facts.get("fingerprint") != self.fingerprint
+        ):
+            return True
+        tasks = facts.get("tasks")
+        return self.is_broken or not isinstance(tasks, int) or self.tasks >= tasks
+
     def facts(self) -> dict[str, object]:
         """The outcome as the run's manifest keeps it, for `check` and the report."""
         return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 
 from rollforge.errors import UsageError
@@ -32,6 +34,12 @@ class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "--pilot collects into a single file",
                 hint="leave out --shard, --workers and --on for the pilot",
+            )
+        if options.probe is not None:
+            file, verifier = shlex.quote(options.input or "TASKS"), shlex.quote(str(options.verifier))
+            raise UsageError(
+                "--probe asks the verifier of one process",
+                hint=f"leave it out, and probe it before: rollforge verify -i {file} --verifier {verifier} --probe",
             )
         if options.goal is not None or options.top_up is not None:
             raise UsageError(
