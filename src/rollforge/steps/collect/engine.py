@@ -34,7 +34,6 @@ from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     ROLLOUT_KEY,
-    SAID_BY_AGENTS,
     TASK_KEY,
     TERMINAL_KEY,
     Response,
@@ -338,7 +337,8 @@ class CollectEngine:
             await self._fail(work, failure, begun)
             return
         response = Response(trajectory.response)
-        judged = _as_judged(trajectory, response)
+        received = response.as_received()
+        judged = Response({**received, **trajectory.judged}) if trajectory.judged else received
         try:
             verdict, verify_s = await self._verify(work, judged, trajectory, begun)
         finally:
@@ -579,14 +579,6 @@ class CollectEngine:
         settled = self.live.fresh + self.live.given_up
         if self._allowance.is_exceeded(self.live.given_up, settled):
             self.stop("failures")
-
-
-def _as_judged(trajectory: Trajectory, response: Response) -> Response:
-    """The response with what its agent alone says; a server may have written anything under these names."""
-    if not trajectory.judged and not any(key in trajectory.response for key in SAID_BY_AGENTS):
-        return response
-    said = {key: value for key, value in trajectory.response.items() if key not in SAID_BY_AGENTS}
-    return Response({**said, **trajectory.judged})
 
 
 def _ends_as_expected(task: Task, text: str) -> bool | None:

@@ -53,7 +53,7 @@ def read_verify(body: VerifyBodyJson, needs: Sequence[str]) -> tuple[Task, Respo
         raise Unprocessable(problems)
     index = body.get(TASK_KEY)
     row = {key: value for key, value in body.items() if key != "response"}
-    return Task(row, index if isinstance(index, int) else 0), Response(body["response"] or {})
+    return Task(row, index if isinstance(index, int) else 0), Response(body["response"] or {}).as_received()
 
 
 def read_verdicts(body: VerifyBodyJson) -> list[RowJson]:
