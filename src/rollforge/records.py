@@ -200,12 +200,6 @@ class Response(Mapping[str, Any]):
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.raw = cast("ResponseJson", raw)
 
-    def as_received(self) -> Response:
-        """Itself without the fields that only an agent of ours may set: a server, a client or a file may say anything there."""
-        if not any(key in self.raw for key in SAID_BY_AGENTS):
-            return self
-        return Response({key: value for key, value in self.raw.items() if key not in SAID_BY_AGENTS})
-
     @classmethod
     def from_text(cls, text: str) -> Response:
         """A response that is one finished message: what tests and probes of verifiers need."""
@@ -379,6 +373,13 @@ class Response(Mapping[str, Any]):
             for part in content if isinstance(content, list) else ():
                 if isinstance(part, dict):
                     yield part
+
+
+def as_received(response: Response) -> Response:
+    """The response without the fields that only an agent of ours may set: a server, a client or a file may say anything there."""
+    if not any(key in response.raw for key in SAID_BY_AGENTS):
+        return response
+    return Response({key: value for key, value in response.raw.items() if key not in SAID_BY_AGENTS})
 
 
 def _tool_text(output: object) -> str | None:

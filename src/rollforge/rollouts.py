@@ -26,6 +26,7 @@ from rollforge.records import (
     JsonFields,
     Response,
     Task,
+    as_received,
     is_mark,
     to_json,
 )
@@ -138,7 +139,7 @@ class RolloutReader:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
         is_numbered = bytes(row.task) not in (b"", b"null")
-        response = Response(row.response).as_received()
+        response = as_received(Response(row.response))
         if "artifacts" in response:
             response = Response({**response, "artifacts_root": str(self.path.parent.absolute())})
         return Rollout(*key, response, row.measured(), row.own or Own(), line, is_numbered)

@@ -39,6 +39,7 @@ from rollforge.records import (
     Response,
     Task,
     Verdict,
+    as_received,
     from_json,
     to_json,
 )
@@ -337,7 +338,7 @@ class CollectEngine:
             await self._fail(work, failure, begun)
             return
         response = Response(trajectory.response)
-        received = response.as_received()
+        received = as_received(response)
         judged = Response({**received, **trajectory.judged}) if trajectory.judged else received
         try:
             verdict, verify_s = await self._verify(work, judged, trajectory, begun)
