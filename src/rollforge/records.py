@@ -375,6 +375,13 @@ class Response(Mapping[str, Any]):
                     yield part
 
 
+def as_received(response: Response) -> Response:
+    """The response without the fields that only an agent of ours may set: a server, a client or a file may say anything there."""
+    if not any(key in response.raw for key in SAID_BY_AGENTS):
+        return response
+    return Response({key: value for key, value in response.raw.items() if key not in SAID_BY_AGENTS})
+
+
 def _tool_text(output: object) -> str | None:
     return output if output is None or isinstance(output, str) else content_text(output)
 

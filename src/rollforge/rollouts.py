@@ -21,12 +21,12 @@ from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     ROLLOUT_KEY,
-    SAID_BY_AGENTS,
     TASK_KEY,
     Index,
     JsonFields,
     Response,
     Task,
+    as_received,
     is_mark,
     to_json,
 )
@@ -139,11 +139,10 @@ class RolloutReader:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
         is_numbered = bytes(row.task) not in (b"", b"null")
-        for name in SAID_BY_AGENTS:
-            row.response.pop(name, None)
-        if "artifacts" in row.response:
-            row.response["artifacts_root"] = str(self.path.parent.absolute())
-        return Rollout(*key, Response(row.response), row.measured(), row.own or Own(), line, is_numbered)
+        response = as_received(Response(row.response))
+        if "artifacts" in response:
+            response = Response({**response, "artifacts_root": str(self.path.parent.absolute())})
+        return Rollout(*key, response, row.measured(), row.own or Own(), line, is_numbered)
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
         """What the index knows the row in this line by; the index is read once, and again when the file has grown."""

@@ -30,6 +30,7 @@ from rollforge.runtime.typed_decoding import decode_json
 from rollforge.steps.collect import Collection, CollectOptions
 from rollforge.steps.collect.batch import rounds
 from rollforge.steps.collect.batch.results import BatchResults, line_limit
+from rollforge.steps.serve.gym_requests import read_verify
 from rollforge.store.batches import read_batches
 from rollforge.tasks.hub import HubFile, HubInfo, choose_split, matching
 from tests.agents.web import serving
@@ -181,6 +182,9 @@ async def test_no_server_and_no_run_names_files_of_this_machine(tmp_path: Path) 
     (rollout,) = RolloutReader(rollouts)
     assert rollout.response.workdir is None
     assert [one.file for one in rollout.response.artifacts] == [None] * 4
+    body = {"responses_create_params": {"input": "p"}, "response": {"output": [], **named}}
+    _, asked = read_verify(body, [])  # type: ignore[arg-type]
+    assert asked.workdir is None and [one.file for one in asked.artifacts] == [None] * 4
 
 
 def test_a_kept_file_is_what_its_name_says(tmp_path: Path) -> None:

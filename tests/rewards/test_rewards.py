@@ -267,6 +267,34 @@ def test_a_changed_verifier_is_refused_or_warned_about(
         reward.from_dataset(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", ["evil.py:verify", "../data/evil.py:verify", "{folder}/evil.py:verify", "link.py:verify"]
+)
+def test_code_that_came_with_a_dataset_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "evil.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\ndef verify(task, response): return 1.0\n"
+    )
+    (folder / "link.py").symlink_to("evil.py")
+    source = {"run": "r", "verifiers": [name.format(folder=folder)]}
+    (folder / "manifest.json").write_text(json.dumps({"sources": [source]}))
+    for place in (tmp_path, folder):
+        monkeypatch.chdir(place)
+        with pytest.raises(UsageError, match=r"came with the dataset|cannot be loaded"):
+            reward.from_dataset(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_dataset_does_not_switch_the_sandbox_off(tmp_path: Path) -> None:
+    source = {"run": "r", "verifiers": ["code"], "verifier_options": {"sandbox": "off"}}
+    (tmp_path / "manifest.json").write_text(json.dumps({"sources": [source]}))
+    with pytest.raises(UsageError, match="without a sandbox, which only you can allow"):
+        reward.from_dataset(tmp_path)
+
+
 def test_a_dataset_judged_by_nobody_known_names_no_verifier(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"sources": [{"run": "r"}]}')
     with pytest.raises(UsageError, match="names no verifier"):

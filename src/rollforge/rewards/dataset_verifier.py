@@ -75,6 +75,11 @@ def read_dataset(folder: str | Path, *, on_change: OnChange = "refuse") -> Datas
         )
     name = _located(verifiers[0][0], file.parent)
     options = sources[0].verifier_options
+    if options.get("sandbox") == "off":
+        raise UsageError(
+            f"{file}: its verifier {name} ran programs without a sandbox, which only you can allow",
+            hint=f"reward({name!r}, options={{'sandbox': 'off'}})",
+        )
     fingerprints = sorted({print_ for source in sources for print_ in source.fingerprints})
     mode = _mode(name, options, fingerprints, file, on_change)
     models = list(dict.fromkeys(model for source in manifest.sources for model in source.models))
@@ -88,14 +93,26 @@ def _encoded(source: _Source) -> bytes:
 
 
 def _located(name: str, near: Path) -> str:
-    """A verifier in a file, found from the working directory or from a folder above the dataset."""
+    """A verifier in a file, found from the working directory or from a folder above the dataset.
+
+    Raises:
+        UsageError: the file came with the dataset, which may be a stranger's.
+    """
     path, colon, attribute = name.partition(":")
-    if not path.endswith(".py") or Path(path).is_file():
+    if not path.endswith(".py"):
         return name
-    folders = (near, *near.resolve().parents)
-    return next(
-        (f"{folder / path}{colon}{attribute}" for folder in folders if (folder / path).is_file()), name
-    )
+    near = near.resolve()
+    for folder in (Path(), *near.parents):
+        file = folder / path
+        if not file.is_file():
+            continue
+        if file.resolve().is_relative_to(near):
+            raise UsageError(
+                f"the verifier {name!r} came with the dataset {near}, and code of a dataset is not run",
+                hint=f"read it; then name it: reward({name!r})",
+            )
+        return name if folder == Path() else f"{file}{colon}{attribute}"
+    return name
 
 
 def _mode(

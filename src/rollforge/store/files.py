@@ -166,10 +166,11 @@ class RunFiles:
             and (self.shards / "plan.json").is_file()
         )
 
-    def read_beside(self) -> tuple[Path, ...]:
-        """Every file that commands read beside the rollouts."""
+    def files_read(self) -> tuple[Path, ...]:
+        """Every file of the run that commands read."""
         return (
-            *(self.tasks, self.materialized_inputs, self.failures, self._sibling("_verdicts.jsonl")),
+            *(self.rollouts, self.tasks, self.materialized_inputs, self.failures),
+            self._sibling("_verdicts.jsonl"),
             *(self._sibling("_rf_verdicts.jsonl"), self.calls, self.manifest, self.batches, self.labels),
             *(self.metrics, self.experiences, self.evaluation, self.aggregate_metrics, self.agent_metrics),
             *(self.reward_profiling, self.repeat_level_metrics, self.lock, self.verdicts_lock),

@@ -43,12 +43,12 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
 
 
 def refuse_devices(files: RunFiles) -> None:
-    """Raise if something beside the rollouts is a device, a pipe or a link to one: reading it may never end.
+    """Raise if a file of the run is a device, a pipe or a link to one: reading it may never end.
 
     Raises:
         UsageError: naming the first.
     """
-    for path in files.read_beside():
+    for path in files.files_read():
         with suppress(OSError):
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

@@ -34,12 +34,12 @@ from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     ROLLOUT_KEY,
-    SAID_BY_AGENTS,
     TASK_KEY,
     TERMINAL_KEY,
     Response,
     Task,
     Verdict,
+    as_received,
     from_json,
     to_json,
 )
@@ -340,7 +340,8 @@ class CollectEngine:
             await self._fail(work, failure, begun)
             return
         response = Response(trajectory.response)
-        judged = _as_judged(trajectory, response)
+        received = as_received(response)
+        judged = Response({**received, **trajectory.judged}) if trajectory.judged else received
         try:
             verdict, verify_s = await self._verify(work, judged, trajectory, begun)
         finally:
@@ -581,14 +582,6 @@ class CollectEngine:
         settled = self.live.fresh + self.live.given_up
         if self._allowance.is_exceeded(self.live.given_up, settled):
             self.stop("failures")
-
-
-def _as_judged(trajectory: Trajectory, response: Response) -> Response:
-    """The response with what its agent alone says; a server may have written anything under these names."""
-    if not trajectory.judged and not any(key in trajectory.response for key in SAID_BY_AGENTS):
-        return response
-    said = {key: value for key, value in trajectory.response.items() if key not in SAID_BY_AGENTS}
-    return Response({**said, **trajectory.judged})
 
 
 def _ends_as_expected(task: Task, text: str) -> bool | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypedDict, cast
 
 from rollforge.json_shapes import RowJson
-from rollforge.records import PARAMS_KEY, TASK_KEY, Response, Task, from_json
+from rollforge.records import PARAMS_KEY, TASK_KEY, Response, Task, as_received, from_json
 from rollforge.store.reading import UNREADABLE
 
 
@@ -53,7 +53,7 @@ def read_verify(body: VerifyBodyJson, needs: Sequence[str]) -> tuple[Task, Respo
         raise Unprocessable(problems)
     index = body.get(TASK_KEY)
     row = {key: value for key, value in body.items() if key != "response"}
-    return Task(row, index if isinstance(index, int) else 0), Response(body["response"] or {})
+    return Task(row, index if isinstance(index, int) else 0), as_received(Response(body["response"] or {}))
 
 
 def read_verdicts(body: VerifyBodyJson) -> list[RowJson]:
