@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -50,9 +51,8 @@ def _style() -> str:
 
 def figure(one: Figure) -> Html:
     """A chart with its caption and the numbers behind it."""
-    numbers = tag(
-        "details", tag("summary", f"the numbers ({len(one.rows):,} rows)"), table(one.headers, one.rows)
-    )
+    rows = "1 row" if len(one.rows) == 1 else f"{len(one.rows):,} rows"
+    numbers = tag("details", tag("summary", f"the numbers ({rows})"), table(one.headers, one.rows))
     chart = tag(
         "div",
         raw(to_svg(one.scene, one.name)),
@@ -86,5 +86,6 @@ def tiles(facts: Sequence[tuple[str, str]]) -> Html:
 
 
 def command(line: str) -> Html:
-    """A command to paste."""
-    return tag("code", line)
+    """A command to paste; lines do not break inside its options."""
+    words = (tag("span", word) if word.startswith("-") else word for word in re.split(r"(?<= )|(?= )", line))
+    return tag("code", *words)

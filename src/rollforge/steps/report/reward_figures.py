@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rollforge.charts import (
     Bar,
@@ -102,12 +102,11 @@ def at_k_figure(metrics: MetricsFacts) -> Figure | None:
         return None
     ks = [point.x for point in series[0].points]
     last = series[0].points[-1]
-    shown = [k for k in ks if len(ks) <= 8 or k == 1 or (int(k) & (int(k) - 1)) == 0 or k == ks[-1]]
     return Figure(
         name="at-k",
         heading="Samples per task",
         scene=line_chart(
-            series, x_title="k samples per task", y_title="share of tasks", x_ticks=shown, y_range=(0, 1),
+            series, x_title="k samples per task", y_title="share of tasks", x_ticks=k_ticks(ks), y_range=(0, 1),
             title="pass@k, majority@k and pass^k",
             description=f"pass@1 {number(series[0].points[0].y)}, pass@{int(last.x)} {number(last.y)}.",
         ),
@@ -116,6 +115,11 @@ def at_k_figure(metrics: MetricsFacts) -> Figure | None:
         headers=("at k", "value", "95 % interval", "tasks", "meaning"),
         rows=rows,
     )  # fmt: skip
+
+
+def k_ticks(ks: Sequence[float]) -> list[float]:
+    """The k that an axis names: all of a few, else powers of two and the last."""
+    return [k for k in ks if len(ks) <= 8 or (int(k) & (int(k) - 1)) == 0 or k == ks[-1]]
 
 
 def _of_prefix(values: dict[str, AtKFacts], prefix: str) -> Iterator[tuple[int, AtKFacts]]:
