@@ -196,3 +196,12 @@ def test_every_tick_and_its_label_lie_inside_the_picture() -> None:
     assert axis.x1 <= min(downs) and max(downs) <= axis.x2
     last = tick_texts(scene)[-1]
     assert last.text == "2 milliseconds" and last.anchor == "end" and last.x <= scene.width
+
+
+def test_a_sample_that_is_not_there_is_a_mark_of_its_own() -> None:
+    scene = sample_strip(
+        [[1.0, 0.0], [None]], samples=2, legend={"unjudged": "unjudged", "absent": "no rollout"}, **WORDS
+    )
+    paths = {mark.css: mark.d.count("M") for mark in scene.marks if isinstance(mark, Path)}
+    assert paths == {"absent": 1, "shade-0": 1, "shade-7": 1, "unjudged": 1}
+    assert "no rollout" in [mark.text for mark in scene.marks if isinstance(mark, TextMark)]

@@ -242,6 +242,10 @@ def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
     legend = {"shade-0": f"reward {strip.low:g}", "shade-7": f"reward {strip.high:g}"}
     if unjudged:
         legend["unjudged"] = MISSING
+    absent = sum(max(0, strip.samples - len(task.rewards)) for task in strip.shown)
+    if absent:
+        legend["absent"] = "no rollout"
+    dots = f" {absent:,} are dots: their tasks have fewer rollouts." if absent else ""
     return Figure(
         name="strip",
         heading="Tasks × samples",
@@ -253,7 +257,7 @@ def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
             description=f"One column a task, one cell a sample, from the hardest to the easiest task; {some}.",
         ),
         caption=f"One column a task, one cell a sample; {some}, ordered by mean reward. {unjudged:,} of the cells shown are "
-        f"unjudged. At most {strip.samples} samples of a task are drawn: every cell is one measurement, without interval. "
+        f"unjudged. At most {strip.samples} samples of a task are drawn: every cell is one measurement, without interval.{dots} "
         f"{coverage(metrics)}.",
         headers=("task", "judged", "mean reward", "samples"),
         rows=[
