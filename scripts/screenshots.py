@@ -38,6 +38,7 @@ def main() -> None:
             ]
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
             page = browser.new_page(viewport=SIZE)
+            page.set_default_timeout(300_000)  # a busy machine takes its time
             page.goto((home / "report.html").as_uri())
             page.screenshot(path=PICTURES / "report.png")
             section = page.locator(

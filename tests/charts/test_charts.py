@@ -161,3 +161,47 @@ def test_no_text_becomes_markup(text: str) -> None:
 def test_the_same_scene_gives_the_same_bytes() -> None:
     scene = bar_chart([Bar(label="a", count=1 / 3)], **WORDS)  # type: ignore[arg-type]
     assert to_svg(scene, "x") == to_svg(scene, "x")
+
+
+def tick_texts(scene: Scene) -> list[TextMark]:
+    return [mark for mark in scene.marks if isinstance(mark, TextMark) and mark.css == "tick"]
+
+
+def test_counts_have_whole_ticks() -> None:
+    scene = line_chart(
+        [Series(name="in flight", points=[Point(0, 0), Point(1, 1)])],
+        x_title="x",
+        y_title="y",
+        is_count=True,
+        **WORDS,
+    )
+    assert [mark.text for mark in tick_texts(scene) if mark.anchor == "end"] == ["0", "1"]
+    assert levels_from_zero(3, is_count=True) == [0, 1, 2, 3]
+    columns = column_chart([0, 1], [Bar(label="a", count=1)], x_title="x", **WORDS)
+    assert [mark.text for mark in tick_texts(columns) if mark.anchor == "end"] == ["0", "1"]
+
+
+def test_every_tick_and_its_label_lie_inside_the_picture() -> None:
+    points = [Point(0.3, 1.0), Point(1.7, 2.0)]
+    scene = line_chart(
+        [Series(name="speed", points=points)], x_title="x", y_title="y", x_ticks=[0, 1, 2],
+        write_x=lambda value: f"{value:g} milliseconds", **WORDS
+    )  # fmt: skip
+    axis = next(mark for mark in scene.marks if isinstance(mark, Line) and mark.css == "axis")
+    downs = [
+        mark.x1
+        for mark in scene.marks
+        if isinstance(mark, Line) and mark.css == "axis" and mark.x1 == mark.x2
+    ]
+    assert axis.x1 <= min(downs) and max(downs) <= axis.x2
+    last = tick_texts(scene)[-1]
+    assert last.text == "2 milliseconds" and last.anchor == "end" and last.x <= scene.width
+
+
+def test_a_sample_that_is_not_there_is_a_mark_of_its_own() -> None:
+    scene = sample_strip(
+        [[1.0, 0.0], [None]], samples=2, legend={"unjudged": "unjudged", "absent": "no rollout"}, **WORDS
+    )
+    paths = {mark.css: mark.d.count("M") for mark in scene.marks if isinstance(mark, Path)}
+    assert paths == {"absent": 1, "shade-0": 1, "shade-7": 1, "unjudged": 1}
+    assert "no rollout" in [mark.text for mark in scene.marks if isinstance(mark, TextMark)]

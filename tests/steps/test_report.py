@@ -202,3 +202,14 @@ def test_a_report_of_a_run_without_later_verdicts_loads_no_http_client(run: Path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_samples_that_a_task_lacks_are_told_apart_from_reward_0(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, 0.0 if sample else 1.0)
+        for task in range(9)
+        for sample in range(4 - task % 2)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    page = words(read(write_report([tmp_path / "run"], tmp_path / "r.html").path))
+    assert "no rollout" in page and "4 are dots: their tasks have fewer rollouts" in page

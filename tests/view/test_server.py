@@ -365,6 +365,22 @@ async def test_the_verdict_in_the_row_is_shown_beside_later_ones(tmp_path: Path)
     book.close()
 
 
+async def test_a_later_verdict_has_the_names_of_its_fields_and_a_date(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_rows(run / "rollouts.jsonl", [make_rollout(0, 0, 1.0), make_rollout(0, 1, 1.0)])
+    later = {"verifier": "math", "at": 1_700_000_000.5, "reward": 0.0, "Steps": 3, "extracted_answer": "7"}
+    keys = [{"_ng_task_index": 0, "_ng_rollout_index": sample} for sample in (0, 1)]
+    write_rows(run / "rollouts_verdicts.jsonl", [keys[0] | later, keys[1] | later | {"at": 1e300}])
+    book = Book(str(run))
+    first, other = (book.open(row).verdicts[-1] for row in (0, 1))
+    assert list(first)[:2] == ["verifier", "reward"]
+    assert first == {
+        "verifier": "math", "reward": 0.0, "at": "2023-11-14 22:13:20 UTC", "Steps": 3, "extracted_answer": "7",
+    }  # fmt: skip
+    assert other["at"] == 1e300
+    book.close()
+
+
 async def test_tokens_between_calls_are_marked_as_not_trained_on(tmp_path: Path) -> None:
     row = make_rollout(0, 0, 1.0)
     call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "1"}

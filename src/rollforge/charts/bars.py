@@ -40,7 +40,7 @@ def column_chart(
 ) -> Scene:
     """A histogram: one column per bin between `edges`; `missing` is a separate column at the right, never part of zero."""
     levels = levels_from_zero(
-        max([bar.count for bar in bars] + ([missing.count] if missing else []), default=0), 4
+        max([bar.count for bar in bars] + ([missing.count] if missing else []), default=0), 4, is_count=True
     )
     highest = levels[-1]
     area = frame(height, [short(level) for level in levels])

@@ -50,11 +50,19 @@ def x_axis(area: Frame, scale: Scale, values: Sequence[float], write: Format, ti
     for value in values:
         x = scale(value)
         marks.append(Line(x1=x, y1=area.bottom, x2=x, y2=area.bottom + 4, css="axis"))
-        marks.append(TextMark(x=x, y=area.bottom + 16, text=write(value), css="tick", anchor="middle"))
+        marks.append(_tick_label(x, area, write(value)))
     if title:
         middle = (area.left + area.right) / 2
         marks.append(TextMark(x=middle, y=area.bottom + 33, text=title, css="axis-title", anchor="middle"))
     return marks
+
+
+def _tick_label(x: float, area: Frame, text: str) -> TextMark:
+    """Centred below its tick; at the right edge it ends where the picture does."""
+    edge = area.right + RIGHT
+    if x + widest([text]) / 2 > edge:
+        return TextMark(x=edge, y=area.bottom + 16, text=text, css="tick", anchor="end")
+    return TextMark(x=x, y=area.bottom + 16, text=text, css="tick", anchor="middle")
 
 
 def y_axis(area: Frame, scale: Scale, values: Sequence[float], write: Format, title: str = "") -> list[Mark]:

@@ -13,6 +13,9 @@ from rollforge.charts.scene import Mark, Path, Rect, Scene, TextMark
 SHADES = 8
 """Steps of the sequential scale, `shade-0` (least) to `shade-7` (most)."""
 
+DOT = 1.6
+"""Side of the dot for a sample that is not there."""
+
 
 class Cell(Struct, frozen=True, kw_only=True):
     """One cell: its bin on both axes, how many rollouts it holds, and its shade from 0 to 1."""
@@ -79,6 +82,8 @@ def sample_strip(
 ) -> Scene:
     """One column per task, one cell per sample, shaded by reward between 0 and 1; None is an unjudged sample.
 
+    Where a task has fewer samples than `samples`, a dot says that there is none.
+
     Cells of one shade are one path, so that a strip of thousands of cells stays small. `legend` maps CSS classes to words;
     `conditions` select the rollouts of each column.
     """
@@ -94,6 +99,9 @@ def sample_strip(
             by_shade.setdefault(css, []).append(
                 f"M{x + gap / 2:.1f},{y:.1f}h{max(width - gap, 0.4):.1f}v{size - 0.6:.1f}h-{max(width - gap, 0.4):.1f}z"
             )
+        for row in range(len(rewards), samples):
+            x, y = left + (column + 0.5) * width - DOT / 2, top + (row + 0.5) * size - DOT / 2
+            by_shade.setdefault("absent", []).append(f"M{x:.1f},{y:.1f}h{DOT}v{DOT}h-{DOT}z")
     marks: list[Mark] = [Path(d="".join(cells), css=css) for css, cells in sorted(by_shade.items())]
     bottom = top + samples * size
     for column, words in enumerate(tooltips):
@@ -113,7 +121,10 @@ def sample_strip(
     marks.append(TextMark(x=WIDTH - left, y=bottom + 16, text="easiest task", css="tick", anchor="end"))
     x = left
     for css, words in legend.items():
-        marks.append(Rect(x=x, y=bottom + TITLE_ROOM + 12, width=11, height=11, css=css))
+        side = DOT if css == "absent" else 11.0
+        inset = (11 - side) / 2
+        y = bottom + TITLE_ROOM + 12 + inset
+        marks.append(Rect(x=x + inset, y=y, width=side, height=side, css=css))
         marks.append(TextMark(x=x + 16, y=bottom + TITLE_ROOM + 21, text=words, css="tick"))
         x += 16 + len(words) * 6.2 + 18
     return Scene(width=WIDTH, height=bottom + 46, title=title, description=description, marks=tuple(marks))

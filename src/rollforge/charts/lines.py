@@ -55,12 +55,16 @@ def line_chart(
     write_x: Format = short,
     write_y: Format = short,
     y_range: tuple[float, float] | None = None,
+    is_count: bool = False,
     stretches: Sequence[MarkedStretch] = (),
     height: float = 230,
 ) -> Scene:
-    """Lines over a shared x axis; y starts at 0 unless `y_range` says otherwise."""
-    xs = [point.x for one in series for point in one.points]
-    levels = ticks(*y_range, 5) if y_range else levels_from_zero(_highest(series))
+    """Lines over a shared x axis that holds all of its ticks; y starts at 0 unless `y_range` says otherwise.
+
+    With `is_count`, y counts things: its ticks are whole numbers.
+    """
+    xs = [*(point.x for one in series for point in one.points), *(x_ticks or ())]
+    levels = ticks(*y_range, 5) if y_range else levels_from_zero(_highest(series), is_count=is_count)
     low, high = y_range or (levels[0], levels[-1])
     named = [one.name for one in series] if len(series) > 1 else []
     area = frame(height, [write_y(level) for level in levels], right=14 + (widest(named) + 8 if named else 0))

@@ -65,12 +65,14 @@ def clock_ticks(high: float, most: int = 6) -> list[float]:
     return [float(number * step) for number in range(int(high // step) + 1)]
 
 
-def levels_from_zero(value: float, most: int = 5) -> list[float]:
+def levels_from_zero(value: float, most: int = 5, *, is_count: bool = False) -> list[float]:
     """Ticks of an axis from 0 whose last one is at or above `value`, so that every mark lies below a labelled line."""
     if value <= 0 or not math.isfinite(value):
         return [0.0, 1.0]
     shown = ticks(0, value, most)
     step = shown[1] if len(shown) > 1 else value
+    if is_count:
+        step = math.ceil(step)
     return [_clean(number * step) for number in range(math.ceil(value / step - 1e-9) + 1)]
 
 

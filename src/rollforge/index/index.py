@@ -32,7 +32,7 @@ from rollforge.index.indexed_parts import indexed_parts
 from rollforge.index.overlay import Duplicate, find_overlay
 from rollforge.index.row_text import RowText
 from rollforge.index.run_facts import first_stages, per_run, run_facts, run_numbers, samples_per_task
-from rollforge.index.schema import quoted
+from rollforge.index.schema import discovered_name, quoted
 from rollforge.index.state import BadLineAt, IndexedFiles
 from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, run_select
 from rollforge.index.views_sql import Views
@@ -409,12 +409,19 @@ class Index:
         """Later verdicts on one rollout, oldest first: verifier, reward and every number they gave."""
         if not self._files.count("verdicts"):
             return []
-        verdicts: list[JsonFields] = fetch(
+        stored: list[JsonFields] = fetch(
             self._connection.cursor(),
             f'SELECT * EXCLUDE (row, first_row, file_no, file, line, "offset", length, task, rollout) FROM base_verdicts '
             f"WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
         ).to_pylist()
-        return verdicts
+        return [
+            {
+                (discovered_name(column) or ("", column))[1]: value
+                for column, value in one.items()
+                if value is not None
+            }
+            for one in stored
+        ]
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked, typed rollouts in the classic shape."""

@@ -35,6 +35,7 @@ from rollforge.view.opened import (
     image_of,
     images_of,
     inline_verdict,
+    later_verdict,
     plain,
     shown_fields,
     tokens_of,
@@ -269,7 +270,7 @@ class Book:
             task=shown_fields({name: value for name, value in fields.items() if name != PARAMS_KEY}),
             verdicts=[
                 *inline_verdict(decoded),
-                *map(shown_fields, self.index.verdicts_of(task, int(facts["rollout"]))),
+                *map(later_verdict, self.index.verdicts_of(task, int(facts["rollout"]))),
             ],
             siblings=siblings,
             raw_bytes=raw_bytes,

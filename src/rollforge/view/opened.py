@@ -7,6 +7,8 @@ import binascii
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -127,6 +129,15 @@ def short(value: Any) -> Any:
 def shown_fields(fields: JsonFields) -> JsonFields:
     """Fields for a table, without those that are null."""
     return {visible(str(name)): short(value) for name, value in fields.items() if value is not None}
+
+
+def later_verdict(fields: JsonFields) -> JsonFields:
+    """A verdict from the verdicts file: verifier and reward first, its time as a date."""
+    ordered = {name: fields[name] for name in ("verifier", "reward") if name in fields} | fields
+    if isinstance(at := ordered.get("at"), int | float):
+        with suppress(ValueError, OverflowError, OSError):  # of a file that something else wrote
+            ordered["at"] = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return shown_fields(ordered)
 
 
 def inline_verdict(row: RowJson) -> list[JsonFields]:

@@ -12,6 +12,7 @@ from rollforge.steps.report.figures import BANDS, Figure, between, coverage, num
 from rollforge.steps.report.findings import VERDICTS, trust
 from rollforge.steps.report.inputs import CheckFacts, MetricsFacts, PairedFacts, ProfileFacts
 from rollforge.steps.report.page import Section, document, figures
+from rollforge.steps.report.reward_figures import k_ticks
 from rollforge.text_safety.markup import Html, join, table, tag
 
 COLOURS = ("1", "2", "3", "4")
@@ -150,11 +151,13 @@ def _curves(sides: Sequence[SideInputs]) -> Figure | None:
             series.append(Series(name=side.run, points=points, css=COLOURS[position % len(COLOURS)]))
     if not series:
         return None
+    ks = sorted({point.x for one in series for point in one.points})
     return Figure(
         name="curves",
         heading="pass@k",
         scene=line_chart(
-            series, x_title="k samples per task", y_title="share of tasks", y_range=(0, 1), title="pass@k of each run",
+            series, x_title="k samples per task", y_title="share of tasks", y_range=(0, 1), x_ticks=k_ticks(ks),
+            title="pass@k of each run",
             description=", ".join(f"{one.name} ends at {number(one.points[-1].y)}" for one in series),
         ),
         caption="Exact expectation over all choices of k samples; bands are 95 % intervals over tasks. n in the table.",

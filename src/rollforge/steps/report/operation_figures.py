@@ -141,6 +141,7 @@ def time_figures(line: Timeline, stretches: Sequence[MarkedStretch], metrics: Me
                 description=f"{y_title} in {len(points)} windows over {clock(ends)} of active time.", height=190,
                 stretches=stretches if name == "time-reward" else (),
                 y_range=_reward_range(points) if name == "time-reward" else None,
+                is_count=name in ("time-flight", "time-failed"),
             ),
         )
         for name, heading, y_title, points, css, caption in made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -89,5 +90,6 @@ def tiles(facts: Sequence[tuple[str, str]]) -> Html:
 
 
 def command(line: str) -> Html:
-    """A command to paste."""
-    return tag("code", line)
+    """A command to paste; lines do not break inside its options."""
+    words = (tag("span", word) if word.startswith("-") else word for word in re.split(r"(?<= )|(?= )", line))
+    return tag("code", *words)

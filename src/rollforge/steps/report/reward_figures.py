@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rollforge.charts import (
     Bar,
@@ -103,12 +103,11 @@ def at_k_figure(metrics: MetricsFacts) -> Figure | None:
         return None
     ks = [point.x for point in series[0].points]
     last = series[0].points[-1]
-    shown = [k for k in ks if len(ks) <= 8 or k == 1 or (int(k) & (int(k) - 1)) == 0 or k == ks[-1]]
     return Figure(
         name="at-k",
         heading="Samples per task",
         scene=line_chart(
-            series, x_title="k samples per task", y_title="share of tasks", x_ticks=shown, y_range=(0, 1),
+            series, x_title="k samples per task", y_title="share of tasks", x_ticks=k_ticks(ks), y_range=(0, 1),
             title="pass@k, majority@k and pass^k",
             description=f"pass@1 {number(series[0].points[0].y)}, pass@{int(last.x)} {number(last.y)}.",
         ),
@@ -117,6 +116,11 @@ def at_k_figure(metrics: MetricsFacts) -> Figure | None:
         headers=("at k", "value", "95 % interval", "tasks", "meaning"),
         rows=rows,
     )  # fmt: skip
+
+
+def k_ticks(ks: Sequence[float]) -> list[float]:
+    """The k that an axis names: all of a few, else powers of two and the last."""
+    return [k for k in ks if len(ks) <= 8 or (int(k) & (int(k) - 1)) == 0 or k == ks[-1]]
 
 
 def _of_prefix(values: dict[str, AtKFacts], prefix: str) -> Iterator[tuple[int, AtKFacts]]:
@@ -239,6 +243,10 @@ def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
     legend = {"shade-0": f"reward {strip.low:g}", "shade-7": f"reward {strip.high:g}"}
     if unjudged:
         legend["unjudged"] = MISSING
+    absent = sum(max(0, strip.samples - len(task.rewards)) for task in strip.shown)
+    if absent:
+        legend["absent"] = "no rollout"
+    dots = f" {absent:,} are dots: their tasks have fewer rollouts." if absent else ""
     return Figure(
         name="strip",
         heading="Tasks × samples",
@@ -250,7 +258,8 @@ def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
             description=f"One column a task, one cell a sample, from the hardest to the easiest task; {some}.",
         ),
         caption=f"One column a task, one cell a sample; {some}, ordered by mean reward. {unjudged:,} of the cells shown are "
-        f"unjudged. At most {count_of(strip.samples, 'sample')} of a task are drawn: every cell is one measurement, without interval. "
+        f"unjudged. At most {count_of(strip.samples, 'sample')} of a task are drawn: every cell is one measurement, without "
+        f"interval.{dots} "
         f"{coverage(metrics)}.",
         headers=("task", "judged", "mean reward", "samples"),
         rows=[

@@ -18,7 +18,7 @@ export function figure(one) {
     el("h3", {}, one.heading),
     el("div", { class: "chart", tabindex: 0, role: "group", "aria-label": one.heading }, scene(one.scene, one.name)),
     el("figcaption", {}, one.caption),
-    el("details", {}, el("summary", {}, `the numbers (${one.rows.length} rows)`), table(one.headers, one.rows)),
+    el("details", {}, el("summary", {}, `the numbers (${one.rows.length === 1 ? "1 row" : `${one.rows.length} rows`})`), table(one.headers, one.rows)),
   );
 }
 

@@ -28,11 +28,13 @@ export function show(node, ...children) {
   return node;
 }
 
+const WHOLE = new Intl.NumberFormat("en"); // toLocaleString would look up its locale in every cell
+
 /** A number for people: 0.498, 1,234, – when there is none. */
 export function number(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return value.toLocaleString("en");
+  if (Number.isInteger(value)) return WHOLE.format(value);
   const size = Math.abs(value);
   if (size < 0.001) return value.toPrecision(2);
   return value.toFixed(size < 10 ? 3 : size < 100 ? 2 : 1);

@@ -91,8 +91,7 @@ export class List {
   }
 
   /** The numbers of the pages that are on the screen. */
-  inView() {
-    const first = this.top();
+  inView(first = this.top()) {
     const last = Math.min(this.total, first + Math.ceil(this.height / ROW) + 1) - 1;
     const numbers = [];
     for (let number = Math.floor(first / PAGE); number <= Math.floor(last / PAGE); number += 1) numbers.push(number);
@@ -123,8 +122,8 @@ export class List {
   }
 
   /** Ask for what is on the screen and not here, and then for its neighbours; paint again when it comes. */
-  fetchMissing() {
-    const seen = this.inView();
+  fetchMissing(first) {
+    const seen = this.inView(first);
     const pages = Math.ceil(this.total / PAGE);
     const near = [seen.at(-1) + 1, seen[0] - 1].filter((number) => number >= 0 && number < pages);
     for (const number of [...seen, ...near]) {
@@ -139,7 +138,7 @@ export class List {
     const first = this.top();
     this.turn(first, Math.min(this.total - first, Math.ceil(this.height / ROW) + 1));
     this.shown.forEach((line, number) => this.fill(line, first + number));
-    this.fetchMissing();
+    this.fetchMissing(first); // not asking where the list is: after these changes that makes the browser lay it out
   }
 
   /** Rows that left the screen on one side come back on the other: only those are drawn anew, and no element is made. */
