@@ -1,7 +1,7 @@
 """A scene as inline SVG.
 
-Everything that is text is escaped here, and only here; a scene may hold hostile words. Coordinates are rounded to a tenth, so
-the same scene always gives the same bytes.
+All text is escaped here and only here, since a scene may contain hostile text. Coordinates are rounded to a tenth, so the same
+scene always gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of the parser in a user's words: what was typed, what is wrong with it, and the words that would be right."""
+"""Parser errors in the user's terms: the typed words, the mistake, and a correction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE_RUN = {
     "verify": "verify takes one run, and not also",
     "merge": "merge takes one run of shards, and not also",
 }
-"""How commands that take a single run complain about a second word."""
+"""How commands that take a single run reject a second argument."""
 
 OTHER_TOOLS_FLAGS = {
     ("prepare", "--recipe"): "the recipe is the first word: rollforge prepare sft RUN --to trl -o DIR",
@@ -32,16 +32,16 @@ OTHER_TOOLS_FLAGS = {
     ("collect", "--resume"): "the same command resumes by itself; --fresh begins anew",
     ("collect", "--overwrite"): "the same command resumes; --fresh begins anew and moves the old run aside",
 }
-"""Flags that people bring along from other tools, by command, and what does the same here."""
+"""Flags of other tools that users type, by command, and the equivalent here."""
 
 LEAST_LIKENESS = 0.75
-"""Flags that are less alike are not proposed: a wrong proposal is worse than none."""
+"""Similarity below which no flag is proposed: a wrong proposal is worse than none."""
 
 
 def usage_error(
     error: cyclopts.CycloptsError, verb: str | None, *, command: Callable[..., object] | None, example: str
 ) -> UsageError:
-    """The error of the parser for a command, as a message with a next step."""
+    """The parser's error for a command, as a message with a next step."""
     if verb is None:
         return UsageError(str(error), hint="see all commands: rollforge --help")
     if isinstance(error, cyclopts.MissingArgumentError) and command is not None:
@@ -75,7 +75,7 @@ def _unknown_option(error: cyclopts.UnknownOptionError, verb: str) -> UsageError
 
 
 def _near(typed: str, flags: Iterable[str]) -> list[str]:
-    """Flags that are spelled like the typed one, or share its first word."""
+    """Flags spelled similarly to the typed one, or with the same first word."""
     long = [flag for flag in flags if flag.startswith("--")]
     alike = difflib.get_close_matches(typed, long, n=2, cutoff=LEAST_LIKENESS)
     return alike or [flag for flag in long if len(typed) > 4 and flag.startswith(f"{typed}-")][:2]
@@ -97,7 +97,7 @@ def _wrong_number(error: cyclopts.CoercionError) -> UsageError | None:
 
 
 def _unused(verb: str, word: str, example: str) -> str:
-    """The next step after a word too many."""
+    """The next step after an unexpected argument."""
     if word.startswith("-"):
         return f"see all options: rollforge {verb} --help"
     if verb in ("collect", "eval", "bench"):
@@ -110,7 +110,7 @@ def _unused(verb: str, word: str, example: str) -> str:
 
 
 def _needed(error: cyclopts.MissingArgumentError, command: Callable[..., object]) -> str:
-    """Name the required arguments that are missing; empty when something else is wrong."""
+    """Names of missing required arguments; empty if the error is another one."""
     argument = error.argument
     if argument is None or argument.tokens:
         return ""

@@ -23,23 +23,23 @@ MAX_RESPONSE_BYTES = 64 << 20
 """The default of `--max-response-bytes`."""
 
 ERROR_BYTES = 64 << 10
-"""How much of an error's body is read: enough for any message."""
+"""How much of an error's body is read; enough for a message."""
 
 SMALL_BYTES = 1 << 20
-"""An answer up to this size needs no slot."""
+"""Answers up to this size need no slot."""
 
 LARGE_AT_ONCE = 2
 
 MAX_HEADER_BYTES, MAX_HEADERS = 16 << 10, 128
 MOST_INTERIM = 50
-"""Interim answers (100 Continue, 103 Early Hints) before the answer itself."""
+"""Most interim answers (100 Continue, 103 Early Hints) before the final answer."""
 
 _PIECE = 64 << 10
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class _BoundedHandler(ResponseHandler):
-    """A connection on which a server cannot send interim answers for ever: aiohttp queues them faster than it drops them."""
+    """A connection with a limit on interim answers, which aiohttp queues faster than it drops them."""
 
     _interim = 0
 
@@ -60,9 +60,9 @@ def open_session(
     timeout: aiohttp.ClientTimeout | None = None,
     watches_redirects: bool = False,
 ) -> aiohttp.ClientSession:
-    """An HTTP session with limits on what comes before a body; `read_body` has those on the body.
+    """An HTTP session with limits on headers and interim answers; `read_body` limits the body.
 
-    It has no pool limit beside ours, and no shared cookie jar, since cookies belong to rollouts.
+    It has no connection limit of its own, and no shared cookie jar, since cookies belong to rollouts.
 
     Args:
         watches_redirects: Refuse redirects that the library would follow: a WebSocket's handshake has no option against them.
@@ -92,7 +92,7 @@ async def _refuse_redirect(_: object, __: object, redirected: aiohttp.TraceReque
 
 
 class HttpAnswer(Protocol):
-    """The part of `aiohttp.ClientResponse` that reading needs; the session must not decompress by itself."""
+    """The part of `aiohttp.ClientResponse` that reading needs; automatic decompression must be off."""
 
     @property
     def headers(self) -> Any: ...
@@ -109,7 +109,7 @@ class LargeSlots:
         self._holders: set[object] = set()
 
     async def acquire(self) -> None:
-        """Take a slot for the current task; a second call changes nothing."""
+        """Take a slot for the current task; a second call has no effect."""
         task = asyncio.current_task()
         if task not in self._holders:
             await self._slots.acquire()
@@ -130,10 +130,10 @@ async def read_body(
     boundary: Boundary = "model",
     slots: LargeSlots | None = None,
 ) -> bytes:
-    """The whole body, decompressed. The connection is closed when the body is not read to its end.
+    """The whole body, decompressed. The connection is closed unless the body is read to its end.
 
     Raises:
-        Failure: of class `oversized` above `limit` bytes, `transient` for a compression that cannot be read.
+        Failure: of class `oversized` above `limit` bytes, `transient` for invalid compressed data.
     """
     try:
         return await _read(answer, limit, boundary, slots)
@@ -143,7 +143,7 @@ async def read_body(
 
 
 async def read_error_body(answer: HttpAnswer) -> bytes:
-    """The beginning of an error's body; what follows is not read."""
+    """The beginning of an error's body; the rest is not read."""
     try:
         return await _read(answer, ERROR_BYTES, "model", None, cuts=True)
     except Failure:  # an error stays the error that its status says, whatever its body is
@@ -181,7 +181,7 @@ def _oversized(boundary: Boundary, limit: int) -> Failure:
 
 
 def _unpacker(encoding: str, boundary: Boundary) -> Any:
-    """A function from a block of the wire to pieces of at most 64 KB."""
+    """A function that decompresses one received block to pieces of at most 64 KB."""
     match encoding.strip().lower():
         case "" | "identity":
             return lambda block: (block,)

@@ -1,4 +1,4 @@
-"""DuckDB connections over the parts of an index: bounded memory, and no file but the index can be read."""
+"""DuckDB connections over the parts of an index, with bounded memory and without access to other files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY_LIMIT = "256MB"
-"""What DuckDB may hold before it spills to disk."""
+"""DuckDB's memory limit before it spills to disk."""
 SMALL_MEMORY = "64MB"
-"""The limit in a server, which stays; what does not fit is sorted and joined on disk."""
+"""Memory limit in a long-running server; larger sorts and joins spill to disk."""
 
 
 def connect(

@@ -1,4 +1,4 @@
-"""What `merge` wrote, what is missing, what is doubled."""
+"""Output of `merge`: counts, missing and duplicate rollouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 5
 
 
 def print_merge(result: MergeResult) -> None:
-    """Print the counts, then gaps and doubles with their places."""
+    """Print the counts, then gaps and duplicates with their locations."""
     put(f"{result.written:,} of {result.expected:,} rollouts of {result.shards:,} shards → {result.out}")
     if result.missing:
         put(f"  missing   {result.missing:,} rollouts: {_named(result.gaps, result.missing)}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollforge.verifiers.probes.report import Rate
 
 UNSURE = 0.15
-"""An interval that reaches beyond this says little, and the page says so."""
+"""An interval wider than this says little; the page then points that out."""
 
 _MARKS = {"ok": "ok", "broken": "BROKEN", "unclear": "unclear", "not asked": "–"}
 

@@ -33,7 +33,7 @@ def print_rollouts(
     sides: Sequence[str] = (),
     hides_verdict: bool = False,
 ) -> Exit:
-    """Print rollouts; `sides` says what each is in a pair, such as chosen and rejected."""
+    """Print rollouts; `sides` labels each one of a pair, such as chosen and rejected."""
     if json:
         from rollforge.steps.show import as_json
 
@@ -54,7 +54,7 @@ def print_rollouts(
 
 
 def print_attempts(recorded: CallsOfRun, *, full: bool, json: bool) -> Exit:
-    """Print what recorded programs had said in attempts that are no rollouts."""
+    """Print the recorded calls of program attempts that did not become rollouts."""
     if json:
         print_json(recorded)
         return Exit.DONE

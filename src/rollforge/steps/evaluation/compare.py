@@ -1,7 +1,7 @@
 """Paired comparison of evaluations over the same task sets.
 
-Pairing removes the difficulty of the tasks, which is most of the spread. The verdict claims no more than the interval of the
-difference supports.
+Pairing removes the variance of task difficulty, the largest part. The verdict claims only what the interval of the difference
+supports.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ OVERALL = "all"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One model against another on one task set."""
+    """Difference between two models on one task set."""
 
     taskset: str
-    """The task set, or `all`: every task of every set alike."""
+    """Task set, or `all` for all tasks with equal weight."""
     metric: str
     model: str
     against: str
@@ -32,12 +32,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     difference: float | None
     ci: list[float] | None
     tasks: int
-    """Tasks judged for both."""
+    """Tasks judged for both models."""
     verdict: str
 
 
 def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> list[Difference]:
-    """Every model against the first one, per task set and over all of them."""
+    """Compare every model with the first one, per task set and overall."""
     check_metric(evaluations.values(), metric)
     (baseline, first), *others = evaluations.items()
     differences = []
