@@ -1,4 +1,4 @@
-"""Why a run's verifier failed, and why attempts did: the most frequent messages in the failures file."""
+"""The most frequent failure messages of a run, for its verifier and for its attempts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rollforge.store.reading import UNREADABLE, lines_of
 from rollforge.store.rollout_parts import parts_of
 
 MOST_LINES = 100_000
-"""Failures read; the reasons show in the first ones."""
+"""Most failures that are read; frequent reasons show among the first ones."""
 LONGEST = 500
 SHOWN = 200
-"""Characters of a message of failed attempts that are shown: servers echo whole requests."""
+"""Most characters shown of a failed attempt's message, since servers echo whole requests."""
 OTHER_REASONS = "other reasons"
-"""Stands for every failure beyond the most frequent ones."""
+"""Label for all failures beyond the most frequent ones."""
 
 
 class _FailureLine(msgspec.Struct):
@@ -27,12 +27,12 @@ class _FailureLine(msgspec.Struct):
 
 
 def verifier_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
-    """The most frequent failures of the verifier with their counts, and the rest: text and place, as it raised them."""
+    """The most frequent verifier failures (text and location, as raised) with their counts, and the rest as one entry."""
     return most_frequent(_messages(files, of_verifier=True), most)
 
 
 def attempt_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
-    """The most frequent messages of attempts that brought no rollout, with their counts, and the rest."""
+    """The most frequent messages of attempts without a rollout, with their counts, and the rest as one entry."""
     return most_frequent(_messages(files, of_verifier=False), most)
 
 
@@ -55,7 +55,7 @@ def _messages(files: RunFiles, *, of_verifier: bool) -> Counter[str]:
 
 
 def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
-    """The most frequent reasons with their counts; all others are one entry at the end, so that the counts still sum up."""
+    """The most frequent reasons with their counts; all others become one final entry, so that the counts add up."""
     named = Counter({text: count for text, count in counts.items() if text != OTHER_REASONS}).most_common(
         most
     )
@@ -64,7 +64,7 @@ def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
 
 
 def failures_text(failures: list[tuple[str, int]]) -> str:
-    """The most frequent failure in words: `the verifier failed 40 times: ValueError: … (my.py:3 in verify)`."""
+    """The most frequent failure as text: `the verifier failed 40 times: ValueError: … (my.py:3 in verify)`."""
     if not failures:
         return ""
     total = sum(count for _, count in failures)
@@ -74,7 +74,7 @@ def failures_text(failures: list[tuple[str, int]]) -> str:
 
 
 def cause_text(failures: list[tuple[str, int]]) -> str:
-    """The most frequent message of failed attempts, with its share: `HTTP 400: … (20 of 24 attempts)`."""
+    """The most frequent message of failed attempts as text: `HTTP 400: … (20 of 24 attempts)`."""
     total = sum(count for _, count in failures)
     text, count = failures[0]
     text = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
