@@ -28,7 +28,7 @@ def copy_span_idx(text: str, arguments: Arguments) -> bool:
 
 
 def repeat_phrase(text: str, arguments: Arguments) -> bool:
-    """Each copy keeps the first and last word and changes at most one; the last copy changes exactly one."""
+    """Check copies of a phrase: each keeps the first and last word and changes at most one; the last copy changes exactly one."""
     phrase, wanted = text_of(arguments, "phrase").split(), count_of(arguments, "small_n")
     copies = [copy.split() for copy in re.findall(f"{phrase[0]} .*? {phrase[-1]}", text)]
     if not copies or len(copies) != wanted or any(len(copy) != len(phrase) for copy in copies):

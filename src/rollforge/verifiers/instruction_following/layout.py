@@ -1,4 +1,4 @@
-"""Instructions about form: paragraphs, sections, marks, quotation, language and case."""
+"""Instructions about form: paragraphs, sections, markers, quotation, language and case."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def number_sentences(text: str, arguments: Arguments) -> bool:
 
 
 def _paragraphs(parts: list[str]) -> int | None:
-    """The number of non-empty parts; None when an empty one is between others."""
+    """Number of non-empty paragraphs; None if an empty one lies between others."""
     if any(not part.strip() for part in parts[1:-1]):
         return None
     return sum(bool(part.strip()) for part in parts)
@@ -168,7 +168,7 @@ def english_lowercase(text: str, arguments: Arguments) -> bool:
 
 
 def _is_language(text: str, code: str) -> bool:
-    """Whether the detector says so; a text in which it finds no language at all counts as any."""
+    """Whether the detected language matches; a text without a detectable language counts as a match."""
     import langdetect
 
     langdetect.DetectorFactory.seed = (
