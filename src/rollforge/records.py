@@ -237,7 +237,7 @@ class Response(Mapping[str, Any]):
 
     @property
     def messages(self) -> list[ItemJson]:
-        """The messages of the model; what a simulated user said among them is none of its."""
+        """The model's messages, without those of a simulated user."""
         return [
             item
             for item in self.output

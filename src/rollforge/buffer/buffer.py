@@ -103,7 +103,7 @@ class Buffer:
             time.sleep(_POLL_SECONDS)
 
     def _append_some(self, rows: list[Row]) -> tuple[list[Row], int]:
-        """Append what there is room for: what is left, and how many were new.
+        """Append rows while there is room; returns the remaining rows and how many were new.
 
         A server that restarts is waited for. Trying again is safe: what did arrive is known by its id.
         """

@@ -47,7 +47,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     order: str
     where: str = "1 = 1"
     values: tuple[float, ...] = ()
-    """For the question marks, those of `where` first."""
+    """Values of the `?` placeholders, those of `where` first."""
 
 
 class Sampler(msgspec.Struct, frozen=True, kw_only=True):

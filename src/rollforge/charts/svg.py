@@ -33,7 +33,7 @@ def to_svg(scene: Scene, name: str) -> str:
 
 
 def to_data_uri(scene: Scene) -> str:
-    """The chart as an image with its own style, for pages that are not ours: no rule of either touches the other."""
+    """The chart as an image with embedded styles, for foreign pages: its styles and the page's do not affect each other."""
     from base64 import b64encode
 
     drawn = to_svg(scene, "chart").replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

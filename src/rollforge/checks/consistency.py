@@ -83,6 +83,7 @@ def contradicting_metric(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def is_goodness(name: str) -> bool:
+    """Whether a number of this name means the same as a reward."""
     return GOODNESS.search(name) is not None
 
 

@@ -104,7 +104,7 @@ def _find_missed(run: Evidence, limits: Limits) -> Missed | None:
     lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
     drawn = run.draw(lost, BUDGET)
     samples = run.read(drawn)
-    # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
+    # Wrong answers repeat words of the prompt too, so for those only the end of the answer counts.
     ends = [position for position, item in enumerate(samples) if item.expected is not None]
     own = [position for position in ends if _is_own(samples[position])]
     for positions, way in (

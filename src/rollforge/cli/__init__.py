@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        _drop_output()  # the reader has gone (`| head`): there is nobody left to tell
+        _drop_output()  # the reader has gone (`| head`)
         sys.exit(Exit.DONE)
     except OSError as error:
         if error.errno in FULL and error.filename is None:

@@ -70,7 +70,7 @@ class Template:
                 eos_token="",
                 pad_token="",
             )
-        except Exception as error:  # a template is somebody's program and may raise anything
+        except Exception as error:  # a user's template may raise anything
             raise Inexpressible(f"the template refuses it: {str(error).splitlines()[0][:120]}") from error
         return text
 

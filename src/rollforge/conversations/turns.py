@@ -1,4 +1,4 @@
-"""Rollout rows of any shape as turns: who said what, which tool was called, what came back.
+"""Rollout rows of any format as turns: texts by role, tool calls and tool results.
 
 For people who read a rollout. Nothing is hidden: what has no known shape is shown as JSON.
 """

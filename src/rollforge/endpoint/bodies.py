@@ -1,4 +1,4 @@
-"""Reading a server's answer within limits: bytes on the wire, bytes after decompression, and large answers at once.
+"""Reads a server's answer within limits: bytes on the wire, bytes after decompression, and the number of large answers.
 
 A server decides what it sends; we decide how much of it enters memory. Bodies are read and decompressed piece by piece, so
 neither an endless answer nor a gzip bomb takes more than its limit. Only a few answers above `SMALL_BYTES` are held at a time,
@@ -146,7 +146,7 @@ async def read_error_body(answer: HttpAnswer) -> bytes:
     """The beginning of an error's body; the rest is not read."""
     try:
         return await _read(answer, ERROR_BYTES, "model", None, cuts=True)
-    except Failure:  # an error stays the error that its status says, whatever its body is
+    except Failure:  # the status decides the class of an error, whatever its body
         return b""
     finally:
         if not answer.content.at_eof():

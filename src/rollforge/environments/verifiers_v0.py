@@ -122,7 +122,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             value = function(*args, **kwargs)
             return _checked(await value if inspect.isawaitable(value) else value, kwargs)
-        except Exception as error:  # a reward function is somebody's code: noted, and raised again
+        except Exception as error:  # a reward function is user code: record its error and raise it again
             _note(function, error)
             raise
 
@@ -315,7 +315,7 @@ def make_client(model: Model, params: ParamsJson, sample: int) -> Any:
             return await self.recorder.respond(prompt, tools)
 
         async def raise_from_native_response(self, response: Any) -> None:
-            """Our client raises by itself."""
+            """Do nothing: our client raises errors itself."""
 
         async def from_native_response(self, response: ResponseJson) -> Any:
             return TheirResponse.model_validate(_their_response(response))

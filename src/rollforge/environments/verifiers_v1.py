@@ -221,7 +221,7 @@ class VerifiersV1Agent:
             async with self._environment.serving():
                 ready.set_result(None)
                 await self._end.wait()
-        except Exception as error:  # somebody's code: its error goes to whoever waits for it
+        except Exception as error:  # user code: its error is raised in the waiting caller
             if ready.done():
                 raise
             ready.set_exception(
@@ -361,7 +361,7 @@ class VerifiersV1Agent:
 
 
 def _sequences(main: Played, parts: list[Played]) -> tuple[list[Sequence], list[SequenceJson]]:
-    """Sequences of all agents with their role: those of the main agent as objects, all of them in the row's form."""
+    """Sequences of all agents, those of the main one first: as objects, and as row records with agent and session."""
     sequences: list[Sequence] = []
     records: list[SequenceJson] = []
     for part in [main, *(part for part in parts if part is not main)]:

@@ -36,6 +36,6 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         """Whether both forms produce the same bytes for every row, in the same order."""
         if (
             not self.is_columnar and self.shaping.keys == "present"
-        ):  # a message has its own keys, whatever others have
+        ):  # each message has its own keys, independent of others
             other = msgspec.structs.replace(other, keys=self.keys)
         return self == msgspec.structs.replace(other, changes=self.changes)

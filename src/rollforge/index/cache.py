@@ -98,7 +98,7 @@ class IndexCache:
         state = self._load()
         if state is not None and state.made_of == file_id(self.path, self._length):
             return HeldIndex(state, reading)
-        reading.close()  # a builder removes parts only when nobody reads
+        reading.close()  # a builder removes parts only without readers
         return None
 
     def _build(self, workers: int | None) -> HeldIndex:
@@ -262,7 +262,7 @@ def trusted_folder(folder: Path, path: Path) -> Path:
 
 
 def _is_trusted(folder: Path, path: Path) -> bool:
-    """Whether the folder is no link, not world-writable, and owned by us or by the owner of the rollouts."""
+    """Whether it is a real folder, not world-writable, and owned by us, by root, or by the owner of the rollouts or their folder."""
     status = folder.lstat()
     owners = {os.getuid(), 0, path.stat().st_uid, path.parent.stat().st_uid}
     return stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_IWOTH and status.st_uid in owners

@@ -37,7 +37,7 @@ def connect(
     connection.execute(f"SET memory_limit = '{SMALL_MEMORY if is_small else MEMORY_LIMIT}'")
     if is_small:
         connection.execute("SET threads = 1")
-        connection.execute("SET allocator_flush_threshold = '4MB'")  # what is freed goes back at once
+        connection.execute("SET allocator_flush_threshold = '4MB'")  # return freed memory at once
     for kind in files.by_kind:
         connection.execute(f"CREATE VIEW base_{kind} AS {parts.base_sql(files, kind)}")
     connection.execute(f"CREATE VIEW rollouts AS {views.rollouts()}")
@@ -51,7 +51,7 @@ def connect(
 
 
 def _create_renamed(connection: duckdb.DuckDBPyConnection, overlay: Overlay) -> None:
-    """Create the table of task numbers that mean another task in an earlier file of the run."""
+    """Create the table that renumbers tasks whose number means another task in an earlier file of the run."""
     renamed = [
         (file, local, task) for file, named in overlay.renamed.items() for local, task in named.items()
     ]

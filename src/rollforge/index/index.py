@@ -277,7 +277,7 @@ class Index:
         return self._is_plain or name not in {*self._overlay.numbers, *self._overlay.texts}
 
     def judged_later(self) -> Ints:
-        """Mask of the rows for which a later verdict counts instead of the inline one."""
+        """Rows for which a later verdict counts instead of the inline one."""
         path = self._views.overlay_path()
         if path is None or not self._overlay.has_verdicts:
             return np.zeros(0, dtype=np.int64)

@@ -141,7 +141,7 @@ class State(msgspec.Struct, kw_only=True):
     head_digest: str = ""
     tail_digest: str = ""
     has_own_keys: bool = True
-    """Every rollout has a (task, rollout) that no other row of the file has."""
+    """Whether every rollout has a (task, rollout) key that is unique in the file."""
     body: Scanned
     """Contents of the complete lines."""
     tail: Scanned | None = None

@@ -112,8 +112,7 @@ class StepFold:
         return {metric: value for metric, value in values.items() if value is not None}
 
     def metrics(self, category: str = "rollout", *, counts: bool = True) -> dict[str, float]:
-        """The step level: `{category}/{metric}/mean|max|min` over tasks, with `count`, `runs`, `missing`,
-        `nan` beside."""
+        """Step-level metrics: `{category}/{metric}/mean|max|min` over tasks, with `count`, `runs`, `missing`, `nan` beside."""
         names = sorted({metric for task in self._tasks.values() for metric in task.state_by_metric})
         numbers: dict[str, float] = {}
         for metric in names:

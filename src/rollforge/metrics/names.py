@@ -144,7 +144,7 @@ _AMOUNT = re.compile(
 
 
 def is_amount(metric: str) -> bool:
-    """Whether a metric's name denotes a count or a measurement; if such a metric is constant, it is no proportion of 100 %."""
+    """Whether a metric's name says that it is a count or a measurement, so that a constant 1 is not a share of 100 %."""
     return _AMOUNT.search(metric.casefold()) is not None
 
 

@@ -222,6 +222,7 @@ class Fates:
 
     @property
     def alive(self) -> Mask:
+        """Mask of rollouts without a reason to drop them so far."""
         return np.asarray(self._fate == 0)
 
     def drop(self, mask: Mask, reason: str) -> None:
@@ -288,6 +289,7 @@ class GroupStats:
 
     @property
     def spread(self) -> Floats:
+        """Highest minus lowest reward of each group."""
         return self.high - self.low
 
     def has_signal(self, options: RecipeOptions) -> Mask:

@@ -38,7 +38,7 @@ def make_task(
     """
     own = row.get(TASK_FIELDS)
     if isinstance(own, str) and own:
-        task = read_object(own, TASK_FIELDS)  # alone: the verifier sees what it saw in `collect`
+        task = read_object(own, TASK_FIELDS)  # only these fields, as in `collect`
     else:
         task = {key: value for key, value in row.items() if value is not None}
     for name, column in (fields or {}).items():

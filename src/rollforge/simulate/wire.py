@@ -15,7 +15,7 @@ _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 * 1024 * 1024
 _MAX_FILE = 256 * 1024 * 1024
 _FILES = ("/v1/files", "/files")
-"""Path for file uploads, which are forms."""
+"""Paths for file uploads, which are forms."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _SERVER = "Server: rollforge-simulate\r\n"
 

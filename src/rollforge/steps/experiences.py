@@ -30,7 +30,7 @@ from rollforge.store.outputs import refuse_output
 from rollforge.store.reading import read_row
 
 _JUDGE = ("verifier", "fingerprint", "mode")
-"""SQL for the name of the verifier whose verdict counts."""
+"""Columns that identify the verifier whose verdict counts."""
 
 
 class ExperienceOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,7 @@ class SentBatch:
 
     @property
     def is_open(self) -> bool:
+        """Whether the batch was neither settled nor dropped."""
         return self.step not in ("settled", "dropped")
 
     def take(self, event: BatchEvent) -> None:

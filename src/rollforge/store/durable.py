@@ -183,7 +183,7 @@ class DurableFile:
         for future in (self._committing, self._acknowledged):
             if future is not None and not future.done():
                 future.set_exception(self._error)
-                future.exception()  # perhaps nobody waits; the next append or close raises it
+                future.exception()  # if no caller waits, the next append or close raises it
         self._committing = self._acknowledged = None
         self._lines = []
         self._room.set()

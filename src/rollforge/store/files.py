@@ -102,14 +102,17 @@ class RunFiles:
 
     @property
     def reward_profiling(self) -> Path:
+        """Per-task profile, under NeMo Gym's name."""
         return self._sibling("_reward_profiling.jsonl")
 
     @property
     def agent_metrics(self) -> Path:
+        """Per-agent profile, under NeMo Gym's name."""
         return self._sibling("_agent_metrics.json")
 
     @property
     def aggregate_metrics(self) -> Path:
+        """Metrics that `collect` prints at its end."""
         return self._sibling("_aggregate_metrics.json")
 
     @property

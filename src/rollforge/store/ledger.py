@@ -57,6 +57,7 @@ class Ledger:
 
     @property
     def expected(self) -> int:
+        """Number of rollouts of the whole run."""
         return len(self._states)
 
     def position(self, task_id: int) -> int | None:

@@ -87,6 +87,7 @@ class ObjectFolder:
             raise self._unreachable(error) from error
 
     def key(self, name: str) -> str:
+        """The object key of a name relative to the folder."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     # -- reading ------------------------------------------------------------------------------------------------------

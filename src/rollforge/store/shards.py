@@ -33,7 +33,7 @@ STALE_S = 120.0
 BEAT_EVERY_S = 5.0
 
 EndState = Literal["complete", "released", "taken over"]
-"""`complete`, stopped early by the owner, or ended by a successor."""
+"""`complete`: nothing is owed any more; `released`: the owner stopped early; `taken over`: a successor ended the epoch."""
 
 _EPOCH = re.compile(r"e(\d+)\.(owner|end|beat)")
 _Record = TypeVar("_Record")
@@ -289,7 +289,7 @@ def take(storage: ShardStorage, plan: ShardPlan, shard: int, *, is_lost: bool = 
 # -- how far the shards are ------------------------------------------------------------------------------------------------
 
 ShardProgress = Literal["finished", "incomplete", "open", "stale", "owed"]
-"""All rollouts are there; some were given up for good; a live process works on it; its owner is gone; nobody has it."""
+"""All rollouts are there; some failed for good; a live process works on it; its owner is gone; no process owns it."""
 
 
 class ShardState(msgspec.Struct, frozen=True, kw_only=True):

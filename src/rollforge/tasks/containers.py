@@ -323,7 +323,7 @@ def _batches(path: Path, container: Container) -> Iterator[Any]:
         return
     import pyarrow as arrow
 
-    # Not mapped: a mapped file that somebody truncates ends the process.
+    # Not mapped: truncating a mapped file would crash the process.
     with arrow.OSFile(str(path)) as source:
         with path.open("rb") as file:
             is_stream = file.read(len(_ARROW_STREAM)) == _ARROW_STREAM

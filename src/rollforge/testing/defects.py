@@ -257,7 +257,7 @@ def _cannot_extract(run: MadeRun, rng: Rng) -> None:
 
 @_defect("cannot-extract-alone", "missed-answers", "warning", is_short=False, kind="binary")
 def _cannot_extract_alone(run: MadeRun, rng: Rng) -> None:
-    """Answers that the verifier fails to extract, with no other evidence on disk."""
+    """Extraction fails as in `_cannot_extract`, with no other evidence of it on disk."""
     _cannot_extract(run, rng)
     run.metrics = ["format_score"]
 

@@ -141,7 +141,7 @@ def varied_shape(
         unjudged=float(rng.uniform(0, 0.03)),
         failed=float(rng.uniform(0, 0.02)),
     )
-    # Drawn apart, so that the shapes of known seeds stay what they were.
+    # Drawn separately, so that the shapes of known seeds do not change.
     form = str(np.random.default_rng([seed, 5]).choice(FORMS))
     drawn = replace(drawn, form=form)  # type: ignore[arg-type]
     if form == "unrecorded":

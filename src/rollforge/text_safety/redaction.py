@@ -39,7 +39,7 @@ _PLACEHOLDERS = re.compile(
     r"(api|key|needed|used|required|anything|changeme|default|example|placeholder|simulated|none|[-_ ])+|postgres",
     re.IGNORECASE,
 )
-"""What people write where a key is asked for and none is needed."""
+"""Placeholder values for a key that is not needed."""
 _AS_KEY = ("Bearer {}", "bearer {}", ":{}@", "={}")
 """Positions in which a plain word or number is a key."""
 _LEAST = 6

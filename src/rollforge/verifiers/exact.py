@@ -73,7 +73,7 @@ class Exact:
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last `\boxed{...}` with balanced braces; None if it is not closed."""
+    """Content of the last `\\boxed{...}` with balanced braces; None if it is not closed."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None

@@ -1,9 +1,9 @@
 """Rewards an answer that is mathematically equal to the expected one.
 
 Needs `expected_answer`; the judge also reads `question` (or else the prompt). As in NeMo Gym 0.7, an answer without a complete,
-non-empty `\\boxed{...}` is wrong; with `gym=0.5` the whole text is searched. The expected answer, freed of `\\(...\\)` or `$...$`
-around it, is put in a box and read as LaTeX; math-verify decides whether an expression of the answer equals it. With a judge, an
-answer that the library did not accept goes to a model in both orders, and is right only if both agree.
+non-empty `\\boxed{...}` is wrong; with `gym=0.5` the whole text is searched. The expected answer, without enclosing `\\(...\\)` or
+`$...$`, is put in a box and parsed as LaTeX; math-verify decides whether an expression of the answer equals it. With a judge, a model
+compares answers that the library rejected, in both orders; they are right only if both results agree.
 
 An answer that takes more than `answer_seconds` of CPU time is wrong, with `timed_out`. An expected answer that cannot be read, or
 that itself takes too long, is a failure to judge. Extra: `math`.

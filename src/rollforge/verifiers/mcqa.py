@@ -256,7 +256,7 @@ def _is_list_of_choices(text: str, choices: _Choices) -> bool:
 
 
 def _unwrapped(text: str) -> str:
-    """The text without any enclosing `\text{...}`."""
+    """The text without any enclosing `\\text{...}`."""
     while text.startswith("\\text{") and text.endswith("}"):
         text = text[len("\\text{") : -1].strip()
     return text

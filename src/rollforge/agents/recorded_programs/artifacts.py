@@ -1,4 +1,4 @@
-"""What a program leaves behind: its result, the files to keep, and a directory that is safe to look at.
+"""Files that a program leaves behind: its result, the artifacts to keep, and a working directory made safe to read.
 
 Everything in it is the program's: links are never followed, what is no plain file is not kept, sizes are bounded.
 """

@@ -62,7 +62,7 @@ class Toolset(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the tools are and, where it can be read, of their source."""
+        """Digest of the tools' schemas and, if readable, of their source."""
 
     async def start(self) -> None:
         """Prepare the tools; raises `UsageError` when they are not available."""

@@ -36,7 +36,7 @@ async def call_in_thread(function: Callable[..., Any], *args: Any, **keywords: A
             value = context.run(function, *args, **keywords)
         except BaseException as error:  # noqa: BLE001  (the boundary to the tool's code; raised again in the loop)
             problem = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: no caller waits
             loop.call_soon_threadsafe(settle, value, problem)
 
     threading.Thread(target=work, daemon=True, name=f"tool-{getattr(function, '__name__', 'call')}").start()

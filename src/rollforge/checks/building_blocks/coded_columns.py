@@ -55,6 +55,7 @@ class Range:
 
     @property
     def is_unit(self) -> bool:
+        """Whether the range is [0, 1]."""
         return self.low == 0 and self.high == 1
 
     @property

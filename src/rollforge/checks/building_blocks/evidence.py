@@ -182,6 +182,7 @@ class Evidence:
 
     @cached_property
     def judged(self) -> Bools:
+        """Mask of rollouts with a finite reward."""
         return np.isfinite(self.reward)
 
     @cached_property
@@ -208,10 +209,12 @@ class Evidence:
 
     @property
     def is_binary(self) -> bool:
+        """Whether at most two distinct rewards occur."""
         return len(self.levels) <= 2
 
     @property
     def is_continuous(self) -> bool:
+        """Whether more than 20 distinct rewards occur."""
         return len(self.levels) > 20
 
     @cached_property
@@ -254,6 +257,7 @@ class Evidence:
 
     @cached_property
     def succeeded(self) -> Bools:
+        """Mask of rollouts whose scaled reward reaches `success_at`."""
         return np.nan_to_num(self.scaled, nan=-1.0) >= self.success_at
 
     def mean_of(self, values: Floats, among: Bools, *, is_share: bool = False) -> Estimate:

@@ -117,6 +117,7 @@ class Watch:
 
     @property
     def light(self) -> Light:
+        """red: tripped; yellow: some signal; green: no signal."""
         return "red" if self.tripped else "yellow" if self.signals else "green"
 
     def observe(

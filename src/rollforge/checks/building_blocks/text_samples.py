@@ -1,4 +1,4 @@
-"""The text of a few rollouts: the only place where a check touches text, within a fixed budget.
+"""Reads the text of a few rollouts for checks, within a fixed budget; no other code of a check reads text.
 
 Nothing is cached: most checks sample rollouts of their own.
 """
@@ -169,7 +169,7 @@ class SampledText:
 
     @property
     def trajectory(self) -> bytes:
-        """All that model and tools said and did, without the ids that differ from sample to sample."""
+        """All output of model and tools, without the ids that differ between samples."""
         compared_keys = ("type", "role", "name", "arguments", "output", "content")
         items = [{name: item.get(name) for name in compared_keys} for item in self._response.output]
         return msgspec.json.encode(items, order="deterministic")
@@ -283,7 +283,7 @@ def expected_answer(fields: Mapping[str, object]) -> str | None:
 
 
 SHORTEST_PROMPT = 16
-"""Letters and digits from which the repetition of a prompt is no coincidence."""
+"""Fewest letters and digits at which repeating a prompt is no coincidence."""
 
 _OPENING = 100
 """Characters of the prompt that are compared first, as a cheap test."""

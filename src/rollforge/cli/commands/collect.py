@@ -367,7 +367,7 @@ def _run(
 
 
 async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:
-    """Whether a group verifier judges: it judges all samples of a task together, after the last one."""
+    """Judge a collection with a group verifier, which needs all samples of a task and so runs after the last one."""
     import msgspec
 
     from rollforge.steps.verify import Verification, VerifyOptions

@@ -131,7 +131,7 @@ def markdown_text(report: Report) -> str:
     lines = [f"### rollforge check `{report.run}`: {_closing(report).partition('          ')[0]}", ""]
     if report.where is not None:
         lines += [f"only rollouts where `{report.where}`", ""]
-    # Notes are left out beside errors and warnings; alone, they are what was found.
+    # Notes are left out beside errors and warnings.
     shown = [item for item in report.findings if item.level != "note"] or report.findings
     if shown:
         lines += ["| level | id | finding | next |", "| --- | --- | --- | --- |"]

@@ -98,7 +98,7 @@ def _rate(rate: Rate) -> str:
 def _print_examples(probe: Probe) -> None:
     show = out().print
     if not probe.examples or (probe.finding == "ok" and probe.chance):
-        return  # what chance explains is nothing to look at
+        return  # matches that chance explains are no finding
     show(f"\n{probe.question} Not here:", markup=False)
     for example in probe.examples:
         reward = "failed to judge" if probe.kind == "error" else f"reward {example.reward}"

@@ -126,7 +126,7 @@ def _items(message: TurnJson) -> list[ItemJson]:
             case "image":
                 parts.append({"type": "input_image", "image_url": _image_url(block.get("source"))})
             case "redacted_thinking":
-                pass  # nobody but Anthropic can read it
+                pass  # only Anthropic can decode it
             case other:
                 raise ValueError(f"a content block of type {other!r} cannot be recorded")
     words: list[ItemJson] = []

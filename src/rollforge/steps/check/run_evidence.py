@@ -35,7 +35,7 @@ def check_run(
         evidence = index_evidence(runs, chosen)
         return check_evidence(evidence, chosen, first_stage=_first_stage(runs, evidence, chosen))
     with open_index(runs, verifier=chosen.verifier) as index:
-        pa.default_memory_pool().release_unused()  # what building it took, before the columns take as much again
+        pa.default_memory_pool().release_unused()  # release the build's memory before the columns need as much again
         evidence = index_evidence(index, chosen)
         return check_evidence(evidence, chosen, first_stage=_first_stage(index, evidence, chosen))
 

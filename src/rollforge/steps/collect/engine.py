@@ -350,7 +350,7 @@ class CollectEngine:
         line = to_json(row | {"response": response.encoded})
         clean = outgoing_bytes(line)
         if clean is not line:
-            line, row = clean, from_json(clean)  # the observer sees what is on disk
+            line, row = clean, from_json(clean)  # the observer gets only rollouts that are on disk
         if len(line) > ROW_SHARE * self.options.max_response_bytes:
             too_large = f"the row would have {len(line):,} bytes (--max-response-bytes)"
             oversized = Failure("agent", "oversized", too_large)
@@ -407,7 +407,7 @@ class CollectEngine:
                 "agent", "timeout", f"the rollout took longer than {self._time_limit.seconds:g} s"
             )
             raise cut_short(failure, error.__cause__) from None
-        except Exception as error:  # an agent is somebody's code: its error is that rollout's failure
+        except Exception as error:  # an agent is user code: its error is a failure of the rollout
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
             self._limiter.release()

@@ -197,6 +197,7 @@ class Live:
         goal: GoalProgress | None = None,
         cost: CostFacts | None = None,
     ) -> LiveSnapshot:
+        """The counters at this moment, joined with values that other parts of the engine provide."""
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
         eta_s = left / rate if rate else None

@@ -83,6 +83,7 @@ class CollectPlan(msgspec.Struct, kw_only=True):
     """The sampling design, if it is not uniform."""
 
     def owed(self, attempts: int) -> int:
+        """Number of owed rollouts, if each may fail `attempts` times."""
         return self.ledger.owed(attempts)
 
 

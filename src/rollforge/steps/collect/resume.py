@@ -34,6 +34,7 @@ COMPARE_BYTES = 1 << 20
 def fingerprint_of_run(
     options: CollectOptions, source: TaskSource, verifier_fingerprint: str | None
 ) -> JsonFields:
+    """Settings and digests that must not change when the run is resumed."""
     template = None
     if options.prompt_template:
         template = Path(_existing(options.prompt_template, "check --prompt-template")).read_bytes()

@@ -283,7 +283,7 @@ class Collection:
         manifest.notes = self._all_notes(machinery)
         manifest.cost = engine.meter.facts() or manifest.cost
         if not is_running and manifest.cost is not None and not self.options.asks_price:
-            # Earlier sessions had a price and this one has none: its rollouts cost something that nobody knows.
+            # Earlier sessions had a price and this one has none, so the cost of its rollouts is unknown.
             manifest.cost = recounted(plan.files, manifest.cost)
         manifest.counted = {}
         self._record_oddities(machinery, plan)

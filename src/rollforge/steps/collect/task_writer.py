@@ -77,6 +77,7 @@ class TaskWriter:
         self._mapping = FieldMap.parse(options.map)
 
     def write_all(self, source: TaskSource) -> None:
+        """Write every selected task; bad lines are collected in `bad`."""
         chosen = self._choice(source)
         for ordinal, (name, number, line) in enumerate(source.lines()):
             if chosen is None and self._options.limit is not None and self._rows >= self._options.limit:
@@ -162,6 +163,7 @@ class TaskWriter:
         )
 
     def task_file(self, path: Path) -> TaskFile:
+        """The written file at `path`, opened for random access."""
         return TaskFile(path, np.frombuffer(self._offsets, np.int64), np.frombuffer(self.ids, np.int64))
 
 

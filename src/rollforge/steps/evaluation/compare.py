@@ -92,7 +92,7 @@ def _difference(
 def verdict(
     model: str, baseline: str, metric: str, estimate: intervals.Estimate, *, are_equal: bool = False
 ) -> str:
-    """The verdict in words; `are_equal` when no task differs."""
+    """The verdict in words; `are_equal` means that no task differs."""
     if estimate.value is None:
         return f"nothing can be said: no task is judged for both {model} and {baseline}"
     over = f"over {estimate.groups:,} shared tasks"

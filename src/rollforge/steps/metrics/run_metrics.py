@@ -284,7 +284,7 @@ def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | No
 
 
 def _as_reward(name: str) -> str:
-    """Names of best@k and worst@k for binary rewards: pass@k and pass^k."""
+    """The best@k or worst@k name of a pass@k or pass^k name, for rewards."""
     return name.replace("pass@", "best@").replace("pass^", "worst@")
 
 

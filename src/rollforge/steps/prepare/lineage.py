@@ -98,7 +98,7 @@ def write_fates(
 
 
 def _coded(codes: Ints, names: pa.Array) -> pa.DictionaryArray:
-    """Look up texts by code; null for a negative code."""
+    """A dictionary-encoded text column from codes; null for a negative code."""
     return pa.DictionaryArray.from_arrays(arrow_array(codes.astype(np.int32), codes < 0), names)
 
 

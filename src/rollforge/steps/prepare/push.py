@@ -53,7 +53,7 @@ def push_dataset(folder: Path, manifest: DatasetManifest, target: PushTarget) ->
         api.create_repo(target.repo, repo_type="dataset", private=not target.is_public, exist_ok=True)
         _refuse_visible(
             api, target.repo, is_public=target.is_public
-        )  # what the server made of it, before any row leaves
+        )  # check the visibility that the server reports before any row is uploaded
         done = api.upload_folder(
             repo_id=target.repo,
             repo_type="dataset",

@@ -280,6 +280,7 @@ def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
 
 
 def jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """(line, row) for these lines of a JSONL file, in ascending order."""
     wanted, last = set(lines), max(lines)
     with path.open("rb") as file:
         for number_, data in enumerate(file, 1):
@@ -300,6 +301,7 @@ def _read(data: bytes, path: Path, line: int) -> RowJson:
 
 
 def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """(line, row) for these ascending lines of a Parquet file."""
     with parquet_file(path, hint="prepare the dataset again") as file:
         begin, group = 0, 0
         for line in lines:

@@ -40,7 +40,7 @@ _RATES = {
     "easy": (">= 0.75", "< 1"),
     "always solved": ("= 1",),
 }
-"""Labels of the pass rate bands."""
+"""Conditions on the pass rate for each difficulty band of `profile`."""
 
 
 def reward_figure(metrics: MetricsFacts) -> Figure | None:

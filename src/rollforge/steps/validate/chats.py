@@ -10,7 +10,7 @@ from rollforge.steps.validate.validation_records import RowFault, is_json, kind_
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 ASKING = ("human", "user", "observation", "tool", "tool_response")
 ANSWERING = ("gpt", "assistant", "model", "function_call", "tool_call")
-"""Roles in turns → the role that must follow, with the names of LLaMA-Factory and compatible readers."""
+"""Names of the answering role in turns, as in LLaMA-Factory and compatible readers."""
 
 
 def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[RowFault]:

@@ -159,7 +159,7 @@ class _File:
                 self._rows += 1
                 try:
                     self._check(number, row)
-                except RecursionError:  # it could just be read: what looks at it goes some calls deeper
+                except RecursionError:  # barely readable: checking it recurses some calls deeper
                     self.add(number, RowFault("", "nested too deeply", "write the deep part as text"))
         if not self._rows and not self.errors:
             self.add(1, RowFault("", "the file has no rows", "was it written to its end?"))

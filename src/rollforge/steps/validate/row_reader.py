@@ -96,7 +96,7 @@ def _read_line(data: bytes) -> tuple[JsonFields | None, list[str]]:
         return None, [str(error)]
     except RecursionError:
         return None, ["nested too deeply"]
-    except ValueError as error:  # what most readers refuse, and Python's own takes
+    except ValueError as error:  # values that most readers refuse and Python's json accepts
         odd = _OddLine(data)
         return None, odd.constants + odd.faults or [str(error)]
     odd = _OddLine(data)

@@ -80,7 +80,7 @@ class JudgeMeter:
         """Whether the costs so far plus `pending` verdicts could exhaust the budget."""
         if self._max_cost is None:
             return False
-        if not self._paid:  # one verdict tells what verdicts cost
+        if not self._paid:  # one verdict gives an estimate of the cost
             return pending > 0 or self._before / UNITS >= self._max_cost
         each = self._units / self._paid
         return (self._before + self._units + CAUTION * each * (pending + 1)) / UNITS > self._max_cost

@@ -154,7 +154,7 @@ class FailureFile:
         if not self._lines:
             return
         if self._lock is None or not is_held(self._lock):
-            mend_tail(self._path)  # nobody is in the middle of a line now
+            mend_tail(self._path)  # no writer is in the middle of a line now
         data = outgoing_bytes(b"\n".join([*self._lines, b""]))
         self._lines.clear()
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -143,7 +143,7 @@ class Verification:
             self._chooser.read(self._rewards)
             tasks = TaskFields(self.files, self.options.tasks)
             self.meter.start(self.files)
-            self._note_costs()  # a verification that is killed has told its price
+            self._note_costs()  # so that a killed verification has recorded its price
             self._started = time.monotonic()
             is_new = not self.files.verdicts.exists()
             verdicts = DurableFile(self.files.verdicts)

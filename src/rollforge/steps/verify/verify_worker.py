@@ -194,7 +194,7 @@ class VerifyWorker:
             return
         self._verification.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(Exception), self._copies:  # the asker is gone: nobody reads the answer
+        with contextlib.suppress(Exception), self._copies:  # the parent is gone, so the answer is not read
             await self._verification.close()
 
     async def _open(self, opening: VerifyOpening) -> Introduction:

@@ -88,6 +88,7 @@ def compile_program(code: str) -> CodeType:
 
 
 def new_module(name: str, namespace: Namespace) -> ModuleType:
+    """Register the namespace as an importable module."""
     module = type(sys)(name)
     module.__dict__.update(namespace)
     sys.modules[name] = module

@@ -55,6 +55,7 @@ def search(task: Task, response: Response) -> SearchJson:
 
 
 def extracted(text: str, regex: str) -> str:
+    """The first non-empty group of the last match, else the whole match; the text itself without a match."""
     pattern = _compiled(regex)
     last = None
     for last in pattern.finditer(text) if pattern else ():  # noqa: B007  (the last one is kept)

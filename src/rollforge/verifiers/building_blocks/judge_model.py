@@ -161,7 +161,7 @@ class JudgeEndpoint:
 
 
 class JudgeCost:
-    """Requests, tokens and time for judging one rollout."""
+    """Calls, tokens and time for judging one rollout."""
 
     def __init__(self) -> None:
         self._calls = self._input_tokens = self._output_tokens = 0

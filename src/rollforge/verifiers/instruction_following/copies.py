@@ -8,20 +8,24 @@ from rollforge.verifiers.instruction_following.arguments import Arguments, Check
 
 
 def repeat_prompt(text: str, arguments: Arguments) -> bool:
+    """The text starts with the prompt to repeat, ignoring case."""
     return _plain(text).startswith(_plain(text_of(arguments, "prompt_to_repeat")))
 
 
 def copy(text: str, arguments: Arguments) -> bool:
+    """The text equals the prompt to repeat, ignoring case."""
     return _plain(text) == _plain(text_of(arguments, "prompt_to_repeat"))
 
 
 def copying_multiple(text: str, arguments: Arguments) -> bool:
+    """The text is exactly `N` copies of the prompt, separated by `******`."""
     wanted = _plain(text_of(arguments, "prompt_to_repeat"))
     copies = [_plain(part) for part in text.split("******")]
     return copies == [wanted] * count_of(arguments, "N")
 
 
 def copy_span_idx(text: str, arguments: Arguments) -> bool:
+    """The text is the part of the prompt from character `n_start` to `n_end`."""
     prompt = text_of(arguments, "prompt_to_repeat")
     span = prompt[count_of(arguments, "n_start") : count_of(arguments, "n_end")]
     return _plain(text) == _plain(span)

@@ -59,6 +59,7 @@ class Observations:
         return (low + high) / 2
 
     def has_flipped(self, observation: Said) -> bool:
+        """Whether the reward differs from the one that it should equal, by more than 1 % of the observed range."""
         if observation.reward is None or observation.before is None:
             return observation.reward is not observation.before
         return abs(observation.reward - observation.before) > 0.01 * (self._highest - self._lowest)

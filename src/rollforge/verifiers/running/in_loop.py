@@ -79,7 +79,7 @@ class LoopEngine:
             return call(*arguments)
         except (Failure, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a verifier is somebody's code, and may even exit
+        except BaseException as error:  # a verifier is user code, and may even exit
             raise verifier_failure(failure_message(error, self._verifier)) from error
 
     async def _in_time(self, value: Awaitable[Any]) -> Any:

@@ -180,7 +180,7 @@ class WorkerPool:
                     hint="mend the cause and run the same command again",
                 )
             )
-            worker.ready.exception()  # in a closing pool nobody awaits it
+            worker.ready.exception()  # it is not awaited when the pool closes
         if culprit is not None:
             self._end_culprit(culprit, worker, code, reason)
         if culprit is None and not worker.is_leaving and code is not None:  # None: it died with its template
@@ -256,7 +256,7 @@ class WorkerPool:
             except BaseException:  # also when cancelled: the new worker ends
                 await fresh.close()
                 raise
-            self._spawner = fresh  # only now: nobody may ask it for a worker before it has said hello
+            self._spawner = fresh  # only now: no worker may be requested before its hello frame
 
     async def _add(self) -> None:
         self._starting += 1

@@ -287,7 +287,7 @@ class BatchRounds:
             hint = "make smaller batches: --batch-size 1000"
             self._full_in_a_row += 1
             if self._full_in_a_row < TRIES:
-                # Another batch holds the place, ours or that of somebody with the same key.
+                # Another batch occupies the queue, ours or one of another user of the key.
                 self._is_full = bool(self._open())
                 self._engine.notice = "the provider's queue is full"
                 await self._pause(min(LONGEST_PAUSE_S, self._options.batch_poll_s * 2**self._full_in_a_row))

@@ -95,7 +95,7 @@ def make_schedule(plan: CollectPlan, options: CollectOptions) -> Schedule:
 
 
 def _since(design: SamplingDesign, before: SamplingDesign | None, index: Index) -> SamplingDesign:
-    """The design with the rollouts that were there when it began; a resumed one keeps its beginning."""
+    """The design with the number of rollouts at its start; a resumed design keeps its start."""
     if before is not None and msgspec.structs.replace(before, earlier=0) == design:
         return before
     return msgspec.structs.replace(design, earlier=len(index) + index.duplicate_count)

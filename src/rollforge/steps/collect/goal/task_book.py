@@ -65,7 +65,7 @@ class TaskSummary(NamedTuple):
         return Draws(self.drawn - self.lows, self.lows)
 
     def matches(self) -> Draws:
-        """Later draws that match the first one, and 1 more that does not if the task is usable."""
+        """Later draws that match the first one, and those that do not; in a usable task at least one does not."""
         others = max(self.drawn - 1, 0)
         if self.units and others:
             return Draws(min(self.same, others - 1), others - min(self.same, others - 1))
@@ -310,7 +310,7 @@ class TaskBook:
         for step in np.unique(more[more > 0]).tolist():
             here = np.flatnonzero((more == step) & (yes + no + step <= rule.sizes.most))
             gains[here] = (rule.expected_after(step) - rule.units)[yes[here], no[here]]
-        if rules.by_value is None:  # what a usable task brings, further samples of it bring too
+        if rules.by_value is None:  # further samples yield at the rate so far
             units, drawn = self._whole["units"][positions], self._whole["drawn"][positions]
             rate = units / np.maximum(drawn, 1) * (self._design.recipe != "grpo")
             gains = np.where(units > 0, rate * more, gains)

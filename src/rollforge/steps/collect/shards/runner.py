@@ -100,6 +100,7 @@ class ShardRunner:
 
     @property
     def verifying(self) -> int:
+        """Number of rollouts being judged, over all engines."""
         return sum(engine.verifying for engine in self._engines.values())
 
     def ages(self) -> list[float]:

@@ -163,7 +163,7 @@ class CollectWorker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(Exception):  # the asker is gone: nobody reads the answer
+        with contextlib.suppress(Exception):  # the parent is gone, so the answer is not read
             await self._stack.aclose()
 
     async def _open(self, opening: Opening) -> Introduction:
