@@ -130,11 +130,11 @@ _SCORING: JsonFields = {
     "name": "compute_score",
     "+reward_kwargs.dataset": '"$PWD"',
 }
-"""Reward configuration: the adapter of `rollforge.rewards` with the manifest's verifier; the shell expands both paths."""
+"""Reward configuration: the adapter of `rollforge.rewards` with the verifier in the manifest; the shell expands both paths."""
 
 
 def _command(program: str, wanted: JsonObject) -> str:
-    """Shell command that starts a trainer with these settings, and the data settings as part of a config file."""
+    """Shell command that starts a trainer with these settings, and their part on data as a config file."""
     words = [
         f"{'+' if key.startswith('+') else ''}{section}.{key.removeprefix('+')}={_word(value)}"
         for section, values in wanted.items()
