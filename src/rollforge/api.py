@@ -1,7 +1,7 @@
-"""The Python API: `rf.collect(...)`, `rf.evaluate(...)` and the like, and the `Run` they return. Each is one command's twin.
+"""The Python API: `rf.collect(...)`, `rf.evaluate(...)` and others, one function per command, and the `Run` they return.
 
-It only assembles steps; nothing is computed here and nothing is printed. What waits for a server or a verifier has two forms: the
-plain one blocks, also inside a running event loop (a notebook); the one whose name ends in `_async` is awaited.
+The functions only assemble steps; they compute and print nothing. Functions that wait for a server or a verifier have two forms:
+the plain one blocks, also inside a running event loop (a notebook); the one named `…_async` is awaited.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ Tasks = Any
 
 
 class Run:
-    """A run on disk. Nothing is read until it is asked for."""
+    """A run on disk. Files are read lazily."""
 
     def __init__(
         self, path: str | Path | Sequence[str | Path], *, result: CollectResult | None = None
     ) -> None:
         paths = [path] if isinstance(path, str | Path) else [*path]
         self.paths = [read_here(one) for one in paths]
-        """The run's files: mostly one; several, or a glob, are read as one run. Those of a bucket are working copies."""
+        """The run's files: usually one; several files or a glob are read as one run. For a run in a bucket, local working copies."""
         self.address = str(paths[0]) if is_address(paths[0]) else None
-        """Where the run is, if in a bucket."""
+        """The run's bucket address; None on a local disk."""
         self.path = self.paths[0]
         self.files = RunFiles(self.path)
         self.result = result
-        """How the collection that made this object ended; None for a run that was opened."""
+        """How the collection ended that made this object; None for an opened run."""
 
     def __repr__(self) -> str:
         return f"Run({', '.join(repr(ADDRESSES.text(str(path))) for path in self.paths)})"
@@ -103,13 +103,13 @@ class Run:
         return outcome_of(self.files, self.result)
 
     def status(self) -> Status:
-        """How far the run is."""
+        """Progress of the run: counts, rate, failures."""
         from rollforge.steps.status import read_status
 
         return read_status(self.path)
 
     def index(self, *, on: str | None = None, workers: int | None = None) -> None:
-        """Let other processes or machines read the text now, as `--on` does; everything later reads their index."""
+        """Build the index now, distributed over processes or machines as with `--on`; later steps read that index."""
         from rollforge.steps.indexing import index_by_workers
 
         index_by_workers([str(path) for path in self.paths], on=on or "processes", workers=workers)
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def tasks(self) -> Table:
-        """The tasks as a lazy table."""
+        """The tasks as a lazy table, one row per task."""
         return self._table("tasks")
 
     @property
@@ -164,7 +164,7 @@ class Run:
     # What the commands compute
 
     def calls(self, *, tasks: Sequence[int] = (), rollout: int | None = None, limit: int = 5) -> CallsOfRun:
-        """Recorded model calls of programs: of unfinished rollouts, or of those that are named; `show --calls`."""
+        """Recorded model calls of programs: of unfinished rollouts, or of the rollouts named; the command is `show --calls`."""
         from rollforge.steps.show_calls import show_calls
 
         return show_calls(self.paths, tasks=tasks, rollout=rollout, limit=limit)
@@ -191,7 +191,7 @@ class Run:
             return compare_runs(one, two, where=where)
 
     def compat(self, tool: Literal["nemo-gym", "trinity"], *, where: str | None = None) -> Any:
-        """The numbers that another tool would print, under its names; `metrics --compat`."""
+        """The numbers of another tool under that tool's names; `metrics --compat`."""
         import msgspec
 
         from rollforge.index import open_index
@@ -222,7 +222,7 @@ class Run:
         gym_files: bool = False,
         **options: Unpack[ProfileKeywords],
     ) -> dict[str, str]:
-        """Write the files that `rollforge profile` writes, beside the run or into `out`; their names."""
+        """Write the files of `rollforge profile` beside the run or into `out`; returns their paths."""
         from rollforge.index import open_index
         from rollforge.interactive.option_records import resolve
         from rollforge.steps.profile import ProfileOptions, profile_index, write_gym_files, write_profile
@@ -285,7 +285,7 @@ class Run:
         return Path(write_report(self.paths[:1], out, texts=texts, verifier=verifier).path)
 
     def probe(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:
-        """Test a verifier on answers whose verdict is known (gold, empty, swapped): `.is_broken`, `.questions`. Raises nothing."""
+        """Test a verifier on answers with a known verdict (gold, empty, swapped): `.is_broken`, `.questions`. Raises nothing."""
         from rollforge.interactive.option_records import resolve
         from rollforge.interactive.waiting import WaitingWork
         from rollforge.steps.probe import ProbeOptions, probe
@@ -300,14 +300,14 @@ class Run:
         return compare(self.path, a, b)
 
     def use(self, verifier: str) -> None:
-        """Make a verifier's verdicts the ones that everything later reads; `recorded` goes back to the run's own."""
+        """Select the verifier whose verdicts later steps read; `recorded` selects the run's own rewards."""
         from rollforge.steps.verify import use_verifier
 
         with written_run(self.address or self.path) as run:
             use_verifier(run, verifier)
 
     def labels(self, *, verifier: str | None = None, threshold: float = 0.5) -> LabelRates | None:
-        """How good the verifier is by people's labels: precision, recall and error rate; None without labels."""
+        """Verifier quality measured by people's labels: precision, recall and error rate; None without labels."""
         from rollforge.index import open_index
         from rollforge.review.labels import run_rates
 
@@ -315,7 +315,7 @@ class Run:
             return run_rates(index, threshold=threshold)
 
     def experiences(self, **options: Unpack[ExperiencesKeywords]) -> ExperiencesResult:
-        """Turn the run into training experiences, into a file (`out`) or a buffer (`buffer`)."""
+        """Turn the run into training experiences, written to a file (`out`) or a buffer (`buffer`)."""
         from rollforge.interactive.option_records import resolve
         from rollforge.steps.experiences import ExperienceOptions, make_experiences
 
@@ -337,7 +337,7 @@ class Run:
     async def verify_async(
         self, verifier: Verifier, *, strict: bool = False, **options: Unpack[VerifyKeywords]
     ) -> VerifySummary:
-        """Await the verdicts of a verifier."""
+        """Like `verify`, but awaited."""
         return await verify_async(self, verifier, strict=strict, **options)
 
 
@@ -388,7 +388,7 @@ async def collect_async(
     strict: bool = False,
     **options: Unpack[CollectKeywords],
 ) -> Run:
-    """Await a collection; arguments as in `collect`. Cancelling drains, cancelling again aborts."""
+    """Like `collect`, but awaited. Cancelling drains; cancelling again aborts."""
     from rollforge.interactive.running import collecting
 
     work = collecting(tasks, out, model, base_url, verifier, samples, limit, progress, options)
@@ -421,7 +421,7 @@ async def verify_async(
     strict: bool = False,
     **options: Unpack[VerifyKeywords],
 ) -> VerifySummary:
-    """Await the verdicts of a verifier; arguments as in `verify`."""
+    """Like `verify`, but awaited."""
     from rollforge.interactive.running import tell_verified, verifying
 
     summary = await verifying(_path_of(run), verifier, progress, options).run()
@@ -442,7 +442,7 @@ def evaluate(
     strict: bool = False,
     **options: Unpack[EvaluateKeywords],
 ) -> Evaluated[Run]:
-    """Evaluate a model on task sets in one resumable run: `{"gsm8k": "gsm8k.jsonl", "mine": rows}`, or one set alone.
+    """Evaluate a model on task sets in one resumable run: `{"gsm8k": "gsm8k.jsonl", "mine": rows}`, or a single task set.
 
     Args:
         verifier: One for all task sets, or `{task set: verifier}`; by default `exact`, where tasks have expected_answer.
@@ -470,7 +470,7 @@ async def evaluate_async(
     strict: bool = False,
     **options: Unpack[EvaluateKeywords],
 ) -> Evaluated[Run]:
-    """Await an evaluation; arguments as in `evaluate`."""
+    """Like `evaluate`, but awaited."""
     from rollforge.interactive.evaluating import Evaluating
 
     refuse_address(out, "an evaluation")
@@ -494,11 +494,11 @@ def bench(
     strict: bool = False,
     **options: Unpack[EvaluateKeywords],
 ) -> Benched[Run]:
-    """Benchmark models over the same task sets and say which is better; the others are compared with the first.
+    """Benchmark models over the same task sets and say which is better. Every model is compared with the first.
 
     Args:
         models: `["base=qwen@http://a/v1", "trained=qwen-rl"]`, as on the command line, or `{label: model[@url]}`.
-        require: Claims such as `trained > base`, held against the paired interval.
+        require: Claims such as `trained > base`, tested with the paired interval.
     """
     from rollforge.interactive.evaluating import Evaluating
 
@@ -523,7 +523,7 @@ async def bench_async(
     strict: bool = False,
     **options: Unpack[EvaluateKeywords],
 ) -> Benched[Run]:
-    """Await a benchmark; arguments as in `bench`."""
+    """Like `bench`, but awaited."""
     from rollforge.interactive.evaluating import Evaluating
 
     refuse_address(out, "an evaluation")
@@ -546,7 +546,7 @@ def gate(
     force: bool = False,
     stops: bool = True,
 ) -> JsonObject:
-    """What the checks for a recipe say, for the manifest of a dataset; an error stops unless forced."""
+    """Run a recipe's checks and return their result for the dataset's manifest; an error stops unless forced."""
     from rollforge.steps.check import check_run
 
     report = check_run(index, recipe=recipe, ignore=tuple(ignore), only_recipe=True)

@@ -32,7 +32,7 @@ GYM_WORDS = {
 """NeMo Gym key → the flag with the same meaning."""
 
 GYM_SAMPLING = ("temperature", "top_p", "max_output_tokens", "seed")
-"""Keys that some recipes write without `responses_create_params.` before them."""
+"""Sampling keys that some recipes write without the prefix `responses_create_params.`."""
 
 GYM_WITHOUT_MEANING = (
     "resume_from_cache",
@@ -47,7 +47,7 @@ GYM_WITHOUT_MEANING = (
     "split",
     "benchmark",
 )
-"""Keys of NeMo Gym command lines that have no effect here: resuming is the default, data is named by its file."""
+"""Keys of NeMo Gym command lines without effect here: resuming is the default, and data is named by its file."""
 
 GYM_COMMAND_FLAGS = {
     "--agent": "agent_name",
@@ -82,7 +82,7 @@ GYM_COMMAND_SWITCHES = (
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?")
-"""Numbers that people write and JSON does not allow: .5 and 1."""
+"""Numbers that users write but JSON forbids, such as `.5` and `1.`."""
 
 
 def is_gym_command(words: Sequence[str]) -> bool:
@@ -93,7 +93,7 @@ def is_gym_command(words: Sequence[str]) -> bool:
 
 
 def translate_gym_command(words: Sequence[str]) -> list[str]:
-    """`collect` with `+key=value` words for the words of `gym eval run`."""
+    """Translate the words of `gym eval run` to `collect` with `+key=value` words."""
     rest = list(words[words.index("run") + 1 :])
     if "--no-serve" not in rest:
         raise UsageError(
@@ -163,7 +163,7 @@ def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _mapping(word: str, text: str) -> dict[str, object]:
-    """A Hydra dict such as `{temperature: 1.0, max_output_tokens: 16384}`, which is YAML."""
+    """Parse a Hydra dict such as `{temperature: 1.0, max_output_tokens: 16384}`, which is YAML."""
     import yaml
 
     try:
@@ -176,7 +176,7 @@ def _mapping(word: str, text: str) -> dict[str, object]:
 
 
 def _repeats(text: str, agent: str | None) -> str:
-    """One number of samples; a number per agent is one when it is the same for all, or when the agent is named."""
+    """A single number of samples. Numbers per agent are accepted if they are equal, or if the agent is named."""
     if not text.startswith("{"):
         return text
     counts = _mapping(f"+num_repeats={text}", text)
@@ -191,7 +191,7 @@ def _repeats(text: str, agent: str | None) -> str:
 
 
 def parse_settings(words: Sequence[str]) -> JsonObject:
-    """Make one nested object from `key.path=value` words; a value is parsed as JSON if possible, else it is text."""
+    """Make one nested object from `key.path=value` words; a value is parsed as JSON, or kept as text if it is not JSON."""
     settings: JsonObject = {}
     for word in words:
         path, equals, text = word.partition("=")
@@ -229,7 +229,7 @@ def settings_words(settings: JsonFields, path: str = "") -> list[str]:
 
 
 def read_config(path: str, *, tables: list[str], options: Collection[str] = ()) -> JsonFields:
-    """Read a config file: TOML, YAML or JSON by its ending, with one table per command.
+    """Read a config file: TOML, YAML or JSON by its suffix, with one table per command.
 
     A resolved config as `--dry-run` prints it has no tables: it is returned as the table of the empty name.
 
@@ -286,7 +286,7 @@ def _decode_yaml(data: bytes) -> object:
 
 
 def parse_duration(text: str, *, flag: str | None = None) -> float:
-    """Parse `90`, `90s`, `15m`, `2h` or `1.5d` as seconds; a complaint names the flag, if one is given."""
+    """Parse `90`, `90s`, `15m`, `2h` or `1.5d` as seconds; errors name the flag, if one is given."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
     try:

@@ -1,7 +1,7 @@
 """Errors that end a command, and failures that become data.
 
-A `RollforgeError` is a user's problem to solve: it says what, where and what to do next, and carries the exit code.
-A `Failure` is one rollout's or one verdict's problem: it is recorded, counted, maybe retried, and never ends a run.
+A `RollforgeError` is a user's problem to solve: it says what, where and what to do next, and carries the exit code. A `Failure`
+is one rollout's or one verdict's problem: it is recorded, counted, possibly retried, and does not end the run.
 
 ```
 RollforgeError            exit 1
@@ -35,7 +35,7 @@ class Exit(IntEnum):
 
 
 class RollforgeError(Exception):
-    """An error whose message alone lets a user act."""
+    """An error whose message tells the user how to proceed."""
 
     exit_code: Exit = Exit.UNEXPECTED
 
@@ -63,7 +63,7 @@ class IncompleteError(RollforgeError):
 
 
 class GateFailed(RollforgeError):
-    """The checks found an error: the data is not fit for what was asked."""
+    """The checks found an error: the data is not fit for the requested use."""
 
     exit_code = Exit.GATE_FAILED
 
@@ -89,7 +89,7 @@ class ResumeRefused(RollforgeError):
 
 
 Boundary = Literal["model", "agent", "verifier", "tool", "store"]
-"""Whose code was running when it failed."""
+"""The component that was running when it failed."""
 
 FailureClass = Literal[
     "transient",  # 5xx, a cut connection, torn JSON: the same request may work later
@@ -110,14 +110,14 @@ FailureClass = Literal[
 RETRYABLE: frozenset[FailureClass] = frozenset(
     {"transient", "rate-limited", "timeout", "unavailable", "agent", "tool"}
 )
-"""Classes for which another attempt can end differently."""
+"""Failure classes for which another attempt may succeed."""
 
 FATAL: frozenset[FailureClass] = frozenset({"auth", "not-found"})
-"""Classes that every other rollout would meet too: they stop the run at once."""
+"""Failure classes that every other rollout would hit too; they stop the run at once."""
 
 
 class Failure(Exception):
-    """One attempt failed at one boundary. It becomes a row in `rollouts_failures.jsonl`, never a reward."""
+    """A failed attempt, at one boundary. It becomes a row in `rollouts_failures.jsonl`, never a reward."""
 
     def __init__(
         self,
@@ -135,19 +135,19 @@ class Failure(Exception):
         self.status = status
         self.retry_after = retry_after
         self.requests = 0
-        """How many requests this attempt cost."""
+        """Number of requests that this attempt made."""
         self.usage: object = None
-        """Tokens that were generated and paid, although the answer is of no use."""
+        """Tokens that were generated and paid for, although the answer is unusable."""
         self.wasted: tuple[object, ...] = ()
-        """The same of earlier tries."""
+        """Token usage of earlier unusable answers of the same request."""
         self.partial: object = None
-        """What had been generated before it failed, Responses-shaped, if anything."""
+        """The partial response before the failure, Responses-shaped, if any."""
         self.is_terminal = False
-        """The other side says that no further attempt can help."""
+        """Whether the remote side declared that further attempts cannot help."""
         self.stops_run = False
-        """Every other rollout would meet it too: the run stops."""
+        """Whether every other rollout would fail too, so that the run stops."""
         self.peer_kind: str | None = None
-        """The other side's own name for what happened (NeMo Gym's `failure_kind`)."""
+        """The remote side's name for the failure (NeMo Gym's `failure_kind`)."""
 
     def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str]]:
         return (type(self), (self.boundary, self.kind, self.message))

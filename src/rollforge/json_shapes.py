@@ -1,8 +1,8 @@
 """JSON objects of the model APIs, as plain dictionaries whose keys and values are known.
 
-A name that ends in `Json` is such a dictionary. Its types are what the API documents; nothing checks them at run time, so code that
-reads what a stranger sent still narrows first. Fields that are not listed here pass through unharmed: that is why these are
-dictionaries and no records. Do not decode into them: msgspec would drop the unknown fields.
+Names that end in `Json` are such dictionaries. Their types follow the API's documentation and are not checked at run time, so
+code must still narrow untrusted values. They are dictionaries instead of records so that unlisted fields pass through. Do not
+decode into them: msgspec would drop unlisted fields.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Shape = TypeVar("Shape", bound=Mapping[str, object])
 
 
 class TokenLogprobJson(TypedDict, total=False):
-    """One generated token with its logprob, and the alternatives to it."""
+    """One generated token with its logprob and its alternatives."""
 
     token: str
     id: int
-    """llama.cpp writes the token's id here."""
+    """Token id, in llama.cpp's answers."""
     logprob: float
     bytes: list[int] | None
     top_logprobs: list[TokenLogprobJson]
@@ -43,7 +43,7 @@ class PartJson(TypedDict, total=False):
 
 
 class CallFactsJson(TypedDict):
-    """What rollforge adds to the output of a tool."""
+    """Facts that rollforge adds to a tool's output."""
 
     seconds: float
     error: str | None
@@ -58,14 +58,14 @@ class ItemJson(TypedDict, total=False):
     status: str
     content: str | list[PartJson] | None
     summary: list[PartJson]
-    """Of reasoning."""
+    """Only for reasoning items."""
     encrypted_content: str | None
     call_id: str | None
     name: str | None
     arguments: str | None
-    """Of a function call, as the model wrote them."""
+    """Only for function calls: the arguments as the model wrote them."""
     output: str | list[PartJson] | None
-    """Of a tool."""
+    """Only for outputs of function calls."""
     prompt_token_ids: list[int]
     generation_token_ids: list[int]
     generation_log_probs: list[float | None]
@@ -87,7 +87,7 @@ SchemaJson = TypedDict(
     },
     total=False,
 )
-"""A JSON schema, with the keywords that are read or written here."""
+"""A JSON schema; keywords listed here are those that rollforge reads or writes."""
 
 
 class FunctionJson(TypedDict, total=False):
@@ -115,14 +115,14 @@ class ToolChoiceJson(TypedDict, total=False):
 
 
 class FormatJson(TypedDict, total=False):
-    """The form that the answer must have: text, JSON, JSON of a schema."""
+    """Required format of the answer: text, JSON, or JSON with a schema."""
 
     type: str
     name: str
     schema: object
     strict: bool | None
     json_schema: FormatJson
-    """Where Chat Completions nests the schema."""
+    """The schema, in Chat Completions."""
 
 
 class TextOptionsJson(TypedDict, total=False):
@@ -140,7 +140,7 @@ class ReasoningOptionsJson(TypedDict, total=False):
 
 
 class ParamsJson(TypedDict, total=False):
-    """A request of the Responses API: what `responses_create_params` of a row holds."""
+    """A request of the Responses API, as in a row's `responses_create_params`."""
 
     input: str | list[ItemJson]
     instructions: str | None
@@ -184,17 +184,17 @@ class UsageJson(TypedDict, total=False):
     output_tokens_details: TokenDetailsJson | None
     total_tokens: int | None
     model_calls: int
-    """How many calls were added up, for a rollout that a program made."""
+    """Number of calls that were summed, for a rollout of a program."""
     sequences: int
     drift_turns: int
 
 
 class IncompleteJson(TypedDict, total=False):
-    """Why an answer is not whole."""
+    """Why an answer is incomplete."""
 
     reason: str | None
     inferred: bool
-    """rollforge found out by the token count; the server called the answer complete."""
+    """Whether rollforge inferred the truncation from the token count although the server reported a complete answer."""
 
 
 class ErrorJson(TypedDict, total=False):
@@ -207,7 +207,7 @@ class ErrorJson(TypedDict, total=False):
     status: int
     n_prompt_tokens: int
     n_ctx: int
-    """llama.cpp says how long the prompt and the context are."""
+    """Context size; llama.cpp reports it together with the prompt's length."""
 
 
 class ResponseJson(TypedDict, total=False):
@@ -226,7 +226,7 @@ class ResponseJson(TypedDict, total=False):
     tools: list[ToolJson]
     usage: UsageJson | None
     finish_reason: str | None
-    """Chat's reason, which the Responses API has no field for."""
+    """Chat's finish reason, for which the Responses API has no field."""
     instructions: str | None
     max_output_tokens: int | None
     temperature: float | None
@@ -240,13 +240,13 @@ class ResponseJson(TypedDict, total=False):
     metadata: dict[str, str]
     system_fingerprint: str
     program: ProgramFactsJson
-    """How the program ended, for a rollout that a program made."""
+    """How the program ended, for a rollout of a program."""
     result: str
-    """What the program wrote to its result file."""
+    """Content of the program's result file."""
     artifacts: list[ArtifactJson]
     artifacts_root: str | None
     workdir: str | None
-    """Where the program worked; only the verifier sees it."""
+    """The program's working directory; only the verifier sees it."""
 
 
 class ArtifactJson(TypedDict, total=False):
@@ -272,7 +272,7 @@ class ProgramFactsJson(TypedDict):
 
 
 class DriftJson(TypedDict):
-    """Where the tokens of a sequence stop being what the model saw and wrote."""
+    """Where a sequence's tokens differ from those that the model saw and wrote."""
 
     turn: int
     tokens: int
@@ -280,7 +280,7 @@ class DriftJson(TypedDict):
 
 
 class SequenceJson(TypedDict, total=False):
-    """One sequence of calls that a program made, as `_rf.sequences` holds it."""
+    """One sequence of a program's calls, as in `_rf.sequences`."""
 
     role: str
     turns: int
@@ -292,33 +292,33 @@ class SequenceJson(TypedDict, total=False):
     prompt: ParamsJson
     output: list[ItemJson]
     agent: str
-    """Whose it is, where an environment has several agents."""
+    """The agent's name, in an environment with several agents."""
     session: str
-    """Where its calls are found in the file of calls, then too."""
+    """Session of its calls in the calls file, in an environment with several agents."""
 
 
 class EpisodeFactsJson(TypedDict, total=False):
-    """How an episode of an environment with agents of its own was played."""
+    """How an episode of an environment with several agents was played."""
 
     player: str
-    """The role whose episode the rollout is."""
+    """The role whose episode became the rollout."""
     stop: str | None
     sessions: dict[str, str]
-    """Session in the file of calls → role."""
+    """Session in the calls file → role."""
 
 
 class PlayedJson(TypedDict, total=False):
-    """What an agent adds to the `_rf` of its row."""
+    """Fields that an agent adds to the row's `_rf`."""
 
     played: ParamsJson
-    """The prompt that was really played, where agent or environment made it."""
+    """The prompt actually used, if the agent or environment made it."""
     sequences: list[SequenceJson]
     program: ProgramFactsJson
     environment: EpisodeFactsJson
 
 
 class OwnJson(PlayedJson, total=False):
-    """The `_rf` of a row: what rollforge knows about how the rollout was made and judged."""
+    """The `_rf` of a row: how the rollout was made and judged."""
 
     started: float
     seconds: float
@@ -335,14 +335,14 @@ class OwnJson(PlayedJson, total=False):
 
 
 class AgentRefJson(TypedDict, total=False):
-    """Which agent a row is for."""
+    """The agent that a row is for."""
 
     type: str
     name: str
 
 
 class RowJson(TypedDict, total=False):
-    """A row of NeMo Gym and rollforge: a task, a rollout, or what a server answered to one."""
+    """A row of NeMo Gym or rollforge: a task, a rollout, or a server's answer to one."""
 
     responses_create_params: ParamsJson
     response: ResponseJson | None
@@ -350,12 +350,12 @@ class RowJson(TypedDict, total=False):
     agent_ref: AgentRefJson
     taskset: str
     task_id: object
-    """Of a typed task: a name, or an object with a task set and a name."""
+    """Only in typed tasks: a name, or an object with task set and name."""
     task_input: object
     prompt: object
     completion: object
     messages: list[ChatMessageJson]
-    """Of a row in chat form, as are `prompt` and `completion`."""
+    """Only in rows in chat form, as are `prompt` and `completion`."""
     tools: list[ToolJson]
     _ng_task_index: int
     _ng_rollout_index: int
@@ -399,7 +399,7 @@ FailureRowJson = TypedDict(
     },
     total=False,
 )
-"""A line of a run's failures file: one attempt that failed."""
+"""A line of a run's failures file: one failed attempt."""
 
 
 class ChatFunctionCallJson(TypedDict, total=False):
@@ -413,7 +413,7 @@ class ChatCallJson(TypedDict, total=False):
     """A function call in Chat Completions."""
 
     index: int
-    """In the chunks of a stream."""
+    """Only in the chunks of a stream."""
     id: str | None
     type: str
     function: ChatFunctionCallJson
@@ -498,7 +498,7 @@ class ChatBodyJson(TypedDict, total=False):
 
 
 class ModelJson(TypedDict, total=False):
-    """A model in a list of models, as OpenAI's and Anthropic's clients read it."""
+    """An entry of a model list, with the fields that OpenAI's and Anthropic's clients read."""
 
     id: str
     object: str
@@ -522,18 +522,18 @@ class ModelListJson(TypedDict):
 
 
 class StreamOptionsJson(TypedDict, total=False):
-    """How a stream ends."""
+    """Options of a stream, such as usage in its last chunk."""
 
     include_usage: bool
 
 
 def without(row: Shape, keys: Iterable[str]) -> Shape:
-    """A copy of `row` that lacks `keys`."""
+    """A copy of `row` without `keys`."""
     return cast("Shape", {key: value for key, value in row.items() if key not in keys})
 
 
 def prompt_in(params: ParamsJson) -> ParamsJson:
-    """The prompt in the params of a call: `input`, `instructions` and `tools`, as far as they hold anything."""
+    """The prompt in a request: `input`, `instructions` and `tools`, without empty fields."""
     prompt: ParamsJson = {}
     if (items := params.get("input")) is not None and items != []:
         prompt["input"] = items
@@ -545,7 +545,7 @@ def prompt_in(params: ParamsJson) -> ParamsJson:
 
 
 def played_in(own: object) -> ParamsJson | None:
-    """The prompt that was really played, out of a row's `_rf`; older rows of environments hold its items alone."""
+    """The prompt actually used, from a row's `_rf`; older rows of environments contain only its items."""
     played = own.get("played") if isinstance(own, dict) else None
     if isinstance(played, list):
         return {"input": items_in(played)} if played else None
@@ -553,7 +553,7 @@ def played_in(own: object) -> ParamsJson | None:
 
 
 def items_in(value: object) -> list[ItemJson]:
-    """The objects in a JSON list; anything else in it, or another value, is left out."""
+    """The objects in a JSON list; other entries, and other values, are ignored."""
     return cast("list[ItemJson]", _objects(value))
 
 

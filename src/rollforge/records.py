@@ -1,7 +1,7 @@
 """The nouns: task, response, verdict, and the rows they become on disk.
 
-A record never reads a file, a clock or a socket. Rows follow NeMo Gym's names so that files move both ways; what is
-rollforge's own lives under the single nested key `_rf`, where other tools do not mistake it for a metric.
+A record never reads a file, a clock or a socket. Rows follow NeMo Gym's names so that files move both ways; rollforge's own
+fields are nested under the single key `_rf`, so that other tools do not mistake them for metrics.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import msgspec
 from rollforge.json_shapes import ItemJson, ParamsJson, PartJson, ResponseJson, UsageJson, parts_in
 
 JsonFields = dict[str, object]
-"""A JSON object whose values nobody has checked yet: a value must be narrowed before it is used."""
+"""A JSON object with unchecked values, which must be narrowed before use."""
 
 JsonObject = dict[str, Any]
-"""A JSON object as the outside world has it; the one place where `Any` enters."""
+"""A JSON object from outside, with values of any type."""
 
 TASK_KEY: Final = "_ng_task_index"
 ROLLOUT_KEY: Final = "_ng_rollout_index"
 
 Index = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""A number of a task or sample as files may say it: one beyond 64 bits makes the line unreadable."""
+"""Task or sample number in a file; a number beyond 64 bits makes the line unreadable."""
 ATTEMPT_KEY: Final = "_ng_attempt_index"
 FAILURE_KEY: Final = "_ng_failure_class"
 TERMINAL_KEY: Final = "_ng_failure_terminal"
@@ -35,7 +35,7 @@ PARAMS_KEY: Final = "responses_create_params"
 OWN_KEY: Final = "_rf"
 
 UNANSWERED = ("failed", "cancelled")
-"""What `response.status` says of a model call that gave no answer."""
+"""Values of `response.status` for a model call without an answer."""
 
 RESERVED_KEYS = frozenset(
     {
@@ -57,17 +57,17 @@ _decode = msgspec.json.Decoder().decode
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON without a newline; a value that JSON cannot hold raises rather than changes."""
+    """Compact JSON without a newline; raises for a value that JSON cannot represent."""
     return _encode(value)
 
 
 def from_json(data: bytes | str) -> Any:
-    """The value in `data`; raises `msgspec.DecodeError` with the byte position."""
+    """Decode JSON; raises `msgspec.DecodeError` with the byte position."""
     return _decode(data)
 
 
 class Task(dict[str, Any]):
-    """One input row: a mapping of the row's own keys, plus its index and ready views of the prompt.
+    """One input row: a mapping of the row's own keys, plus its index and properties for the prompt.
 
     A verifier reads its fields with `task["expected_answer"]` or `task.get(...)`.
     """
@@ -80,7 +80,7 @@ class Task(dict[str, Any]):
 
     @property
     def params(self) -> ParamsJson:
-        """`responses_create_params` as sent."""
+        """`responses_create_params` as sent to the model."""
         params: ParamsJson = self[PARAMS_KEY]
         return params
 
@@ -103,7 +103,7 @@ class Task(dict[str, Any]):
 
 
 def has_field(row: Mapping[str, Any], need: str) -> bool:
-    """Whether a row holds what a verifier needs: `field`, `outer.inner`, or one of `this|that`."""
+    """Whether a row has a field that a verifier needs: `field`, `outer.inner`, or one of `this|that`."""
     for path in need.split("|"):
         value: Any = row
         for key in path.split("."):
@@ -114,12 +114,12 @@ def has_field(row: Mapping[str, Any], need: str) -> bool:
 
 
 def is_mark(value: object) -> bool:
-    """Whether a field such as `mask_sample` is set; some tools write 1 or "true"."""
+    """Whether a mark such as `mask_sample` is set; some tools write 1 or "true"."""
     return value == 1 or (isinstance(value, str) and value.strip().lower() in ("true", "1"))
 
 
 def content_text(content: object) -> str:
-    """The text of a message's content, whether a string or a list of parts."""
+    """The text of a message's content, from a string or a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -134,18 +134,18 @@ class ToolCall(msgspec.Struct, frozen=True):
 
     name: str
     arguments: str
-    """As the model wrote it: usually JSON, sometimes broken JSON."""
+    """The arguments as the model wrote them: usually JSON, sometimes broken JSON."""
     call_id: str
     output: str | None = None
-    """What the tool answered, if it did."""
+    """The tool's output, if the call was answered."""
 
     def parsed(self) -> Any:
-        """The arguments as a value; raises `msgspec.DecodeError` when the model wrote broken JSON."""
+        """The decoded arguments; raises `msgspec.DecodeError` for broken JSON."""
         return from_json(self.arguments)
 
 
 def _objects(items: list[Any]) -> Iterator[Any]:
-    """The objects of a list, and those of lists in it: some agents write one list of items per step."""
+    """Objects of a list, with nested lists flattened: some agents write one item list per step."""
     for item in items:
         if isinstance(item, dict):
             yield item
@@ -165,11 +165,11 @@ class Artifact(msgspec.Struct, frozen=True):
     path: str
     """Relative to the program's working directory."""
     size: int
-    """In bytes."""
+    """Size in bytes."""
     sha256: str | None = None
-    """None when the file was too large to keep."""
+    """None if the file was too large to keep."""
     file: str | None = None
-    """Where it is kept; None when it is not."""
+    """Where the file is stored; None if it was not kept."""
 
     def read(self) -> bytes:
         """The file's bytes; raises `FileNotFoundError` when it was not kept, or is not what was kept."""
@@ -190,9 +190,9 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class Response(Mapping[str, Any]):
-    """What a model or agent answered: views for verifiers over the raw Responses-shaped object.
+    """The answer of a model or agent: properties for verifiers over the raw Responses-shaped object.
 
-    `response["output"]` and `response.get("usage")` read the raw object; `response.text` is what most verifiers want.
+    `response["output"]` and `response.get("usage")` read the raw object; most verifiers only need `response.text`.
     """
 
     __slots__ = ("__dict__", "raw")
@@ -202,7 +202,7 @@ class Response(Mapping[str, Any]):
 
     @classmethod
     def from_text(cls, text: str) -> Response:
-        """A response that is one finished message: what tests and probes of verifiers need."""
+        """A response with a single finished message, for tests and probes of verifiers."""
         part = {"type": "output_text", "text": text, "annotations": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
         return cls(
@@ -226,7 +226,7 @@ class Response(Mapping[str, Any]):
 
     @cached_property
     def encoded(self) -> msgspec.Raw:
-        """The raw object as JSON, made once for all who send or write it: it must not change after."""
+        """The raw object as JSON, encoded once and cached: the object must not change afterwards."""
         return msgspec.Raw(to_json(self.raw))
 
     @property
@@ -237,7 +237,7 @@ class Response(Mapping[str, Any]):
 
     @cached_property
     def text(self) -> str:
-        """All answer text of all assistant messages, concatenated; never reasoning, never tool output."""
+        """Concatenated answer text of all assistant messages, without reasoning and tool output."""
         return "".join(
             text
             for part in self._parts()
@@ -251,7 +251,7 @@ class Response(Mapping[str, Any]):
 
     @property
     def messages(self) -> list[ItemJson]:
-        """The messages of the model; what a simulated user said among them is none of its."""
+        """The model's messages, without those of a simulated user."""
         return [
             item
             for item in self.output
@@ -280,7 +280,7 @@ class Response(Mapping[str, Any]):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Every function call, each with the output that answered it."""
+        """Every function call, with its output if there is one."""
         output_by_call = {
             item.get("call_id"): _tool_text(item.get("output"))
             for item in self.output
@@ -299,7 +299,7 @@ class Response(Mapping[str, Any]):
 
     @property
     def refusal(self) -> str | None:
-        """The model's refusal text, if it refused in so many words."""
+        """The model's refusal text, if the response has an explicit refusal."""
         for part in self._parts():
             if part.get("type") == "refusal":
                 return str(part.get("refusal") or "")
@@ -307,13 +307,13 @@ class Response(Mapping[str, Any]):
 
     @property
     def workdir(self) -> str | None:
-        """The directory in which a program worked, while the rollout is judged; None later, and for other agents."""
+        """The program's working directory, while the rollout is judged; None later, and for other agents."""
         value = self.raw.get("workdir")
         return value if isinstance(value, str) else None
 
     @property
     def result(self) -> str | None:
-        """What a program wrote to its result file; None when it wrote none."""
+        """Content of the program's result file; None without one."""
         value = self.raw.get("result")
         return value if isinstance(value, str) else None
 
@@ -340,7 +340,7 @@ class Response(Mapping[str, Any]):
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the last model call ended: stop, length, content_filter, tool_calls, failed, cancelled; None when nobody said."""
+        """Why the last model call ended: stop, length, content_filter, tool_calls, failed, cancelled; None if unknown."""
         if isinstance(self.raw.get("finish_reason"), str):
             return str(self.raw["finish_reason"])
         details = self.raw.get("incomplete_details")
@@ -357,12 +357,12 @@ class Response(Mapping[str, Any]):
 
     @property
     def is_truncated(self) -> bool:
-        """The answer ended because the token limit did, not because the model was done."""
+        """Whether the answer was cut off at the token limit."""
         return self.finish_reason == "length"
 
     @property
     def is_empty(self) -> bool:
-        """No answer text and no tool call: nothing a verifier could judge on its merits."""
+        """Whether there is neither answer text nor a tool call, so nothing to judge."""
         return not self.text.strip() and not any(item.get("type") == "function_call" for item in self.output)
 
     def _parts(self) -> Iterator[PartJson]:
@@ -390,15 +390,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What one verifier said about one rollout."""
 
     reward: float | None = None
-    """The number training uses. None means unjudged; it is never averaged as zero."""
+    """The number used in training. None means unjudged; it is never averaged as zero."""
     numbers: dict[str, bool | int | float] = {}
-    """Every other number, at the top level of the row."""
+    """All other numbers, stored at the top level of the row."""
     details: JsonObject = {}
-    """What is not a number (an extracted answer, a judge's words); kept in the row, not averaged."""
+    """Data other than numbers (an extracted answer, a judge's text); stored in the row, not averaged."""
 
     @classmethod
     def from_value(cls, value: object) -> Verdict:
-        """The verdict a verifier's return value stands for.
+        """Convert a verifier's return value to a verdict.
 
         Raises:
             ValueError: the value is no verdict (a text, a dict without `reward`, a number that is not finite).
@@ -448,7 +448,7 @@ _NUMBERS = (bool, int, float)
 
 
 def _plain_number(value: object) -> bool | int | float | None:
-    """A Python number for bool, int, float and numpy or torch scalars; None for anything else."""
+    """A Python number for bool, int, float and numpy or torch scalars; None for other values."""
     if isinstance(value, _NUMBERS):
         return value
     item = getattr(value, "item", None)
@@ -459,7 +459,7 @@ def _plain_number(value: object) -> bool | int | float | None:
 
 
 def finite_number(value: object) -> float | None:
-    """A number or bool as a float; None for anything else, and for a number that no float holds."""
+    """A number or bool as a float; None for other values, and for a number beyond float range."""
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:  # an integer of 400 digits

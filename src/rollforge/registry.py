@@ -41,7 +41,7 @@ class Registry:
         return sorted(self._targets())
 
     def load(self, name: str) -> Any:
-        """The member called `name`, imported now; plugins are looked for only when it is none of ours, which win."""
+        """Import and return the member called `name`; plugins are searched only if no built-in member has that name."""
         targets = self._members if name in self._members else self._targets()
         if name not in targets:
             raise UsageError(
@@ -51,7 +51,7 @@ class Registry:
         return load_target(targets[name])
 
     def is_ours(self, member: Any) -> bool:
-        """Whether it is one of the built-in members."""
+        """Whether it is a built-in member."""
         target = f"{getattr(member, '__module__', '')}:{getattr(member, '__qualname__', '')}"
         return target in self._members.values()
 
@@ -89,7 +89,7 @@ def near_names(name: str, names: Iterable[str], most: int = 3) -> list[str]:
 
 
 def refuse_unknown(options: Iterable[str], names: Sequence[str], command: str) -> None:
-    """Raise when one of the options is none of the command's: a misspelt one must never be left out in silence."""
+    """Raise if an option is unknown to the command, so that a misspelt option is never ignored."""
     for name in options:
         if name not in names:
             raise UsageError(

@@ -1,6 +1,6 @@
 """Streams a run's rollouts, each with its task.
 
-Rows of all NeMo Gym generations are understood: rows without indices have the numbers that the index gives them.
+Rows of all NeMo Gym generations are supported; rows without indices get the index's numbers.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 REMEMBERED_BYTES = 64 << 20
 LONGEST_PLAIN = 15
-"""Digits of an index that no float can be in doubt about."""
+"""Most digits of a row's own index that is used without asking the index: floats represent it exactly."""
 COMPARED_PROMPTS = 200
 NOT_TASK_FIELDS = frozenset({"response", "reward", ROLLOUT_KEY, "_ng_attempt_index", OWN_KEY})
 
 
 class Own(msgspec.Struct):
-    """Which verifier judged while the rollout was collected."""
+    """The verifier that judged while the rollout was collected."""
 
     verifier: str | None = None
     fingerprint: str | None = None
@@ -55,7 +55,7 @@ class Own(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """What verification needs of a row; the rest is skipped over."""
+    """The fields of a row that verification needs; others are skipped."""
 
     task: msgspec.Raw = msgspec.field(name=TASK_KEY, default=msgspec.Raw())
     rollout: msgspec.Raw = msgspec.field(name=ROLLOUT_KEY, default=msgspec.Raw())
@@ -67,13 +67,13 @@ class _Line(msgspec.Struct):
     failure: Any = msgspec.field(name=FAILURE_KEY, default=None)
 
     def measured(self) -> float | None:
-        """The reward, unless the row says that it is no measurement, as in the index."""
+        """The reward; None if the row marks it as no measurement, as in the index."""
         is_marked = is_mark(self.mask_sample) or is_mark(self.verification_skipped)
         return None if is_marked or self.failure else self.reward
 
 
 class _TaskLine(msgspec.Struct):
-    """The number of a task."""
+    """The task number of a line."""
 
     task: Index | None = msgspec.field(name=TASK_KEY, default=None)
 
@@ -85,11 +85,11 @@ class Rollout(msgspec.Struct, frozen=True):
     rollout: int
     response: Response
     reward: float | None
-    """What the row itself says; None when it says that its reward is no measurement."""
+    """The row's own reward; None if the row marks it as no measurement."""
     own: Own
     line: bytes
     is_numbered: bool = True
-    """The row itself says which task it answers. False: `task` only groups rows by prompt, in order of appearance."""
+    """Whether the row itself has a task number. If not, `task` only groups rows by prompt, in order of appearance."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -97,14 +97,14 @@ class Rollout(msgspec.Struct, frozen=True):
 
 
 def _plain_key(task: msgspec.Raw, rollout: msgspec.Raw) -> tuple[int, int] | None:
-    """The key that a row says itself, as nearly all do; None when the index has to make sense of what it says."""
+    """The key in the row itself, which nearly all rows have; None if the index must determine it."""
     numbers = bytes(task), bytes(rollout)
     is_plain = all(number.isdigit() and len(number) <= LONGEST_PLAIN for number in numbers)
     return (int(numbers[0]), int(numbers[1])) if is_plain else None
 
 
 def has_plain_key(line: bytes) -> bool:
-    """Whether a row says its task and rollout itself."""
+    """Whether a row contains its task and rollout numbers."""
     try:
         row = decode_json(classic_line(line), _Line, strict=False)
     except UNREADABLE:
@@ -113,7 +113,7 @@ def has_plain_key(line: bytes) -> bool:
 
 
 class RolloutReader:
-    """Turns lines into rollouts; counts and names those that are none."""
+    """Converts lines to rollouts; lists and counts invalid lines."""
 
     def __init__(self, path: Path, files: RunFiles | None = None) -> None:
         self.path = path
@@ -124,7 +124,7 @@ class RolloutReader:
         self._keys: LineKeys | None = None
 
     def parse(self, number: int, line: bytes) -> Rollout | None:
-        """The rollout in a line; None, and a note, when there is none."""
+        """The rollout in a line; None, with a note, for an invalid line."""
         line = classic_line(line)
         try:
             row = self._decode(line)
@@ -145,7 +145,7 @@ class RolloutReader:
         return Rollout(*key, response, row.measured(), row.own or Own(), line, is_numbered)
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
-        """What the index knows the row in this line by; the index is read once, and again when the file has grown."""
+        """The index's key for the row in this line. The index is read once, and again if the file has grown."""
         from rollforge.index import line_keys
 
         if self._keys is None or number > self._keys.last:
@@ -158,7 +158,7 @@ class RolloutReader:
             self.bad.append((number, reason))
 
     def __iter__(self) -> Iterator[Rollout]:
-        """Every rollout of the file as it is now."""
+        """Every rollout in the current file."""
         lines = enumerate(self._lines_of_shards(), 1) if self.files.is_sharded else read_lines(self.path)
         for number, line in lines:
             rollout = self.parse(number, line)
@@ -171,7 +171,7 @@ class RolloutReader:
 
 
 class GrowingLines:
-    """The whole lines of a file that another process still appends to."""
+    """Reads the complete lines of a file to which another process appends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -180,7 +180,7 @@ class GrowingLines:
         self._rest = b""
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that have become whole since the last call."""
+        """The lines completed since the last call."""
         if self._file is None:
             if not self._path.exists():
                 return
@@ -201,14 +201,14 @@ class GrowingLines:
 
 
 class _PromptLocation(msgspec.Struct, frozen=True):
-    """A task row found by its prompt."""
+    """A task row located by its prompt."""
 
     offset: int
     line: int
     fields: int
-    """Hash of everything the row says, its number aside."""
+    """Hash of all fields of the row except its number."""
     other_line: int | None = None
-    """A later row with the same prompt and other fields: the join is ambiguous."""
+    """Number of a later row with the same prompt and other fields, which makes the join ambiguous."""
 
 
 def _prompt_of(line: bytes) -> int | None:
@@ -220,7 +220,7 @@ def _prompt_of(line: bytes) -> int | None:
 
 
 def _asked(row: Mapping[str, object]) -> int | None:
-    """The canonical hash of a row's prompt."""
+    """Canonical hash of a row's prompt."""
     from rollforge.index import prompt_hash
 
     params = row.get(PARAMS_KEY)
@@ -231,7 +231,7 @@ def _asked(row: Mapping[str, object]) -> int | None:
 
 
 class TaskFields:
-    """The tasks of a run by index, read from their file when asked for."""
+    """The tasks of a run by index, read from their file on demand."""
 
     def __init__(self, files: RunFiles, path: str | Path | None = None) -> None:
         self._remembered: dict[int, tuple[Task, int]] = {}
@@ -244,14 +244,14 @@ class TaskFields:
         self._scanned_size = 0
         self._is_given = path is not None
         self._compared: dict[tuple[int, int], bool] = {}
-        """Of the first rollouts: whether each has another prompt than its task."""
+        """For the first rollouts: whether its prompt differs from its task's."""
         self.moved: set[tuple[int, int]] = set()
-        """Rollouts whose number is a line with another prompt, while their own prompt is on another line."""
+        """Number of rollouts whose task number leads to another prompt while their own prompt is on another line."""
         self._location_by_prompt: dict[int, _PromptLocation] | None = None
         self.joined_by_prompt: set[int] = set()
-        """Groups of rollouts without a task number whose task was found by its prompt."""
+        """Groups of rollouts without a task number whose task was found by prompt."""
         self.without_task: set[int] = set()
-        """Groups of rollouts without a task number whose prompt is in no task row; their own fields are used."""
+        """Groups of rollouts without a task number and without a task row for their prompt; the rollouts' own fields are used."""
         self.path = Path(path) if path is not None else self._find(files)
         if self.path is not None:
             self._scan(self.path)
@@ -270,7 +270,7 @@ class TaskFields:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -279,11 +279,11 @@ class TaskFields:
         return len(self._ids)
 
     def indices(self) -> list[int]:
-        """Every task once, in the file's order."""
+        """Every task index once, in file order."""
         return list(dict.fromkeys(self._ids))
 
     def _scan(self, path: Path) -> None:
-        """Record the offset of every task. What has no random access (an archive, Parquet) is unpacked to a temporary file."""
+        """Record the offset of every task. Files without random access (archives, Parquet) are unpacked to a temporary file."""
         is_plain = path.suffix == ".jsonl" and path.is_file()
         file = path.open("rb") if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
         self._file = cast(BinaryIO, file)
@@ -311,7 +311,7 @@ class TaskFields:
             yield number, line.rstrip(b"\n") + b"\n"
 
     def get(self, index: int) -> Task | None:
-        """The task, or None when no file holds it."""
+        """The task; None if no file contains it."""
         task_and_length = self._remembered.get(index)
         if task_and_length is not None:
             return task_and_length[0]
@@ -339,7 +339,7 @@ class TaskFields:
         return self._offsets[int(self._order[position])]
 
     def _has_grown(self) -> bool:
-        """Look again at a file that a collecting process has made or lengthened since; True when it was read anew."""
+        """Check whether a collecting process created or extended the file; returns True if it was read again."""
         path = self.path or self._find(self._files)
         if path is None or path.suffix != ".jsonl" or path.stat().st_size == self._scanned_size:
             return False
@@ -350,7 +350,7 @@ class TaskFields:
         return True
 
     def notes(self) -> list[str]:
-        """What a user should know about how rollouts and tasks were joined."""
+        """Notes for the user on how rollouts and tasks were joined."""
         notes = []
         others = sum(self._compared.values())
         if others:
@@ -370,9 +370,9 @@ class TaskFields:
         return [*notes, joined]
 
     def of(self, rollout: Rollout) -> Task:
-        """The task a rollout answers: from the task file, else from the fields the row itself carries.
+        """The task of a rollout: from the task file, else from the row's own fields.
 
-        A row that does not say its task is joined by prompt, never by its position.
+        A row without a task number is joined by prompt, never by position.
         """
         task = self._of_number(rollout) if rollout.is_numbered else self._of_prompt(rollout)
         if task is not None:
@@ -383,7 +383,7 @@ class TaskFields:
         return Task(fields, rollout.task)
 
     def _of_number(self, rollout: Rollout) -> Task | None:
-        """The task with the rollout's number; in a file that numbers no tasks, that line unless it asks something else."""
+        """The task with the rollout's number; in a file without task numbers, that line, unless its prompt differs."""
         task = self.get(rollout.task)
         if task is None or not self._is_given:
             return task
@@ -415,7 +415,7 @@ class TaskFields:
         return task_and_length[0]
 
     def _read_by_prompt(self, rollout: Rollout, prompt: int | None) -> tuple[Task, int] | None:
-        """The task that asks this, and the length of its line."""
+        """The task with this prompt, and the length of its line."""
         if self._location_by_prompt is None:
             self._location_by_prompt = self._scan_prompts()
         task_line = self._location_by_prompt.get(prompt) if prompt is not None else None
@@ -437,7 +437,7 @@ class TaskFields:
         return Task(to_task_row(line), rollout.task), len(line)
 
     def _scan_prompts(self) -> dict[int, _PromptLocation]:
-        """The place of each prompt; of two equal rows the first counts."""
+        """Record the location of each prompt; of equal rows the first counts."""
         locations: dict[int, _PromptLocation] = {}
         if self._file is None:
             return locations

@@ -1,4 +1,4 @@
-"""Options that nothing reads: one table of what each needs beside it, and one of what a mode leaves unread."""
+"""Finds options without effect: a table of what each option requires, and one of options that a mode ignores."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Command → option → options of which at least one must be given for it to be read.
 
-`--goal dpo=` means: --goal with a value that begins with `dpo=`. Names in capitals are arguments. Limits, timeouts and numbers
-of workers are not in the table: a bound on something that does not happen is no mistake.
+`--goal dpo=` means: --goal with a value that begins with `dpo=`. Names in capitals are arguments. Limits, timeouts and numbers of
+workers are not in the table, because a bound on something that does not happen is no mistake.
 """
 
 READS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -81,17 +81,17 @@ READS: dict[str, dict[str, tuple[str, ...]]] = {
         "--write-server": ("--verifier-set", "--sandbox", "--mode", "--token-env", "--verify-workers", "--verify-timeout", "--json")
     },
 }  # fmt: skip
-"""Command → option that makes it do something else → the only other options that are read then."""
+"""Command → option that switches the command's mode → the only other options that this mode reads."""
 
 OWN_RECIPES = ("sft", "dpo", "kto", "rm", "ppo", "grpo")
-"""A recipe of another package may read any option."""
+"""Key for recipes of other packages, which may read any option."""
 
 
 def refuse_unread(command: str, typed_flags: Iterable[str], values: Mapping[str, object]) -> None:
-    """Raise for the first option that was given and that nothing would read.
+    """Raise for the first given option that would have no effect.
 
     Args:
-        typed_flags: flags that somebody typed, by their long names.
+        typed_flags: flags that the user typed, by their long names.
         values: flag or argument → its value, as far as known.
     """
     for flag in typed_flags:
@@ -121,7 +121,7 @@ def _holds(need: str, values: Mapping[str, object]) -> bool:
 
 
 def _shown(need: str) -> str:
-    """A need as people type it."""
+    """A requirement as users would type it."""
     name, _, beginning = need.partition(" ")
     if name == "RECIPE":
         return f"{beginning}"

@@ -1,4 +1,4 @@
-"""Adaptive sampling: which tasks deserve more samples, what a run says about it, and what statistics may then claim.
+"""Adaptive sampling: which tasks deserve more samples, how a run records its sampling, and which statistics stay unbiased.
 
 design           how the tasks of a run were sampled, as its manifest keeps it
 sampling_rule    whether one more sample of a task is worth its cost

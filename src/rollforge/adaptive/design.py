@@ -1,8 +1,8 @@
-"""Adaptive runs: what a run's manifest says about how its tasks were sampled, and what that means for statistics.
+"""Adaptive runs: the manifest's record of how tasks were sampled, which statistics must take into account.
 
-Where a task's first samples decide whether it gets more, plain means over all rollouts are biased: useful tasks have more of them,
-and a group ends because of its rewards. The first stage has no such bias: every started task has all samples of it, whatever their
-rewards.
+Where a task's first samples decide whether it gets more, plain means over all rollouts are biased: useful tasks have more of
+them, and a group ends because of its rewards. The first stage has no such bias: every started task has all its first-stage
+samples, whatever their rewards.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ PROGRESS = "goal_progress"
 
 
 GOALS = {"grpo": "groups", "dpo": "pairs", "rm": "pairs", "sft": "examples", "kto": "examples"}
-"""Recipe that a goal may name → what its units are called."""
+"""Recipe that a goal can name → the unit that the goal counts."""
 
 Kind = TypeVar("Kind")
 
 
 class SamplingDesign(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tasks of an adaptive run were sampled, and what for."""
+    """How the tasks of an adaptive run were sampled, and towards which goal."""
 
     recipe: str | None = None
-    """None for a run topped up by a condition alone."""
+    """None for a run that was only topped up by a condition."""
     target: int = 0
     min_reward: float | None = None
     min_gap: float = 0.2
     min_spread: float = 0.0
     band: tuple[float, float] | None = None
     first: int
-    """Samples of the first stage: those with a rollout number below this did not depend on earlier rewards."""
+    """Samples per task in the first stage. Rollout numbers below this did not depend on earlier rewards."""
     whole: int
     most: int
     audit: float = 0.0
-    """Share of audited tasks: they get all samples whatever their rewards. Drawn by task number and seed."""
+    """Share of audited tasks, which get all samples whatever their rewards. Chosen by a seeded draw on the task number."""
     seed: int = 0
     base: int = 0
-    """Samples that every task had before; 0 where the run began with a goal."""
+    """Samples that every task had before adaptive sampling began; 0 if the run began with a goal."""
     top_up: str | None = None
     earlier: int = 0
-    """Rollouts on disk when this design began: they count from the start, later ones when the rule asked for them."""
+    """Rollouts on disk when this design began. They count from the start; later rollouts count once the rule asked for them."""
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """A number with its 95 % interval; None where too few tasks allow one."""
+    """A number with its 95 % interval; the ends are None with too few tasks for an interval."""
 
     value: float
     low: float | None = None
@@ -68,19 +68,19 @@ class GoalProgress(msgspec.Struct, frozen=True, kw_only=True):
     target: int
     usable: int
     tasks: int
-    """Tasks begun."""
+    """Tasks with at least one rollout."""
     tokens: int
-    """In and out, over the whole run."""
+    """Input and output tokens of the whole run."""
     per_1000_tokens: float | None = None
     """Usable units per 1,000 tokens."""
     needed_tokens: Expectation | None = None
-    """Further tokens to the goal; None when it is reached, or when nothing usable came yet."""
+    """Estimated tokens still needed for the goal; None once it is reached, or while nothing usable exists."""
     needed_tasks: Expectation | None = None
-    """Further tasks to the goal, at the yield so far."""
+    """Estimated tasks still needed for the goal, at the yield so far."""
     dollars_per_unit: float | None = None
-    """What the run has cost for each usable unit; None without a known price, or when nothing usable came yet."""
+    """Cost so far per usable unit; None without a known price, or while nothing usable exists."""
     needed_dollars: Expectation | None = None
-    """Further dollars to the goal, at the price of a token so far."""
+    """Estimated dollars still needed for the goal, at the cost per token so far."""
 
     @property
     def is_reached(self) -> bool:
@@ -88,7 +88,7 @@ class GoalProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def priced(goal: GoalProgress, spent: float | None) -> GoalProgress:
-    """The progress in dollars too, where it is known what the run has cost."""
+    """The progress with dollars filled in, if the cost of the run is known."""
     if spent is None or not goal.tokens:
         return goal
     per_token, tokens = spent / goal.tokens, goal.needed_tokens
@@ -105,7 +105,7 @@ def priced(goal: GoalProgress, spent: float | None) -> GoalProgress:
 
 
 def stage_condition(where: str | None, stage: str | int | None) -> str | None:
-    """The condition for rollouts of a stage, beside the user's own.
+    """A SQL condition for the rollouts of one stage, to be joined with the user's own condition.
 
     Args:
         stage: a condition, a number of samples that each task's rollout numbers stay below, or None for all rollouts.

@@ -21,29 +21,29 @@ Pattern = tuple[int, ...]
 
 
 class Chain(NamedTuple):
-    """A task whose rewards form no classes: under a wide tolerance one may match two that do not match each other."""
+    """A task whose rewards form no classes: under a wide tolerance, A may match B and B match C without A matching C."""
 
     later: tuple[int, ...]
-    """For each sample, ascending by reward, how many of the following ones match it; they follow without a gap."""
+    """For each sample, in ascending order of reward: how many of the next samples match it. Matches are contiguous."""
 
 
 Rewards = Pattern | Chain
 
 
 def samples_of(rewards: Rewards) -> int:
-    """How many samples a task has."""
+    """Number of samples of a task."""
     return len(rewards.later) if isinstance(rewards, Chain) else sum(rewards)
 
 
 def _equal_choices(rewards: Rewards, k: int) -> int:
-    """How many choices of k samples are all equal; of a chain, by the least reward among them."""
+    """Number of ways to choose k samples that all match; for a chain, counted by the lowest reward chosen."""
     if isinstance(rewards, Chain):
         return sum(math.comb(later, k - 1) for later in rewards.later)
     return sum(math.comb(count, k) for count in rewards)
 
 
 def _matching(rewards: Rewards) -> Iterator[tuple[int, float]]:
-    """For each class of samples: how many others match one, and the class's share of all samples."""
+    """For each class of matching samples: how many others match a member, and the class's share of all samples."""
     n = samples_of(rewards)
     if not isinstance(rewards, Chain):
         yield from ((count - 1, count / n) for count in rewards)
@@ -66,14 +66,14 @@ class Beta(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """Distribution of a probability over tasks: 0 for some, 1 for some, beta for the others."""
+    """Distribution of a probability over tasks: a point mass at 0, one at 1, and a beta distribution between them."""
 
     beta: Beta
     never: float = 0.0
     always: float = 0.0
 
     def mirrored(self) -> Chances:
-        """The distribution of the complement."""
+        """The distribution of 1 − p."""
         return Chances(Beta(self.beta.no, self.beta.yes), self.always, self.never)
 
     def all_of(self, draws: int, yes: int, no: int) -> float:
@@ -85,14 +85,14 @@ class Chances(NamedTuple):
         return among_others * (1 - self.mirrored()._share_of_sure(no)) if yes == 0 else among_others
 
     def _share_of_sure(self, yes: int) -> float:
-        """Of the tasks with only successes so far, the share that always succeeds."""
+        """Among tasks with only successes so far, the share that always succeeds."""
         if not self.always:
             return 0.0
         return self.always / (self.always + (1 - self.never - self.always) * self.beta.all_of(yes))
 
 
 class Fitted(NamedTuple):
-    """Fits with and without mass at 0 and 1, and the weight of the former."""
+    """Two fits, without and with mass at 0 and 1, and the weight of the latter."""
 
     without: Chances
     with_ends: Chances
@@ -112,13 +112,13 @@ LEAST, MOST = -8.0, 8.0
 """Search range of the logarithms of the parameters."""
 
 DOUBT = 3.0
-"""Log likelihood ratio at which mass at 0 and 1 gets half of the weight."""
+"""Log likelihood ratio at which the fit with mass at 0 and 1 gets half of the weight."""
 
 TINY = 1e-300
 """Floor of a probability before its logarithm."""
 
 STEPS = 5
-"""Expectation–maximisation steps per pair of parameters, from the result of neighbouring ones."""
+"""Expectation–maximisation steps per pair of parameters, starting from the result of a neighbouring pair."""
 
 
 def group_yields(
@@ -126,7 +126,7 @@ def group_yields(
 ) -> list[float | None]:
     """For each k (ascending) the expected share of groups of k with more than one reward, never falling with k.
 
-    Tasks with one sample say nothing of it and are left out; None when no task has two.
+    Tasks with one sample carry no information and are left out; None when no task has two.
 
     Args:
         are_two: all tasks have the same two rewards, and a pattern counts the higher one first (0 where it does not occur).
@@ -180,7 +180,7 @@ def _highs(tasks_by_pattern: Mapping[Rewards, int]) -> Iterator[tuple[int, int, 
 
 
 def _matches(tasks_by_pattern: Mapping[Rewards, int]) -> Iterator[tuple[int, int, float]]:
-    """For each class of samples: how many others its task has, how many of them match, and its weight in tasks."""
+    """For each class of samples: the task's other samples, how many of them match, and the class's weight in tasks."""
     for pattern, tasks in tasks_by_pattern.items():
         for same, share in _matching(pattern):
             yield samples_of(pattern) - 1, same, tasks * share
@@ -201,10 +201,10 @@ class _Seen:
         rows = list(draws)
         most = max(of for of, _, _ in rows)
         self.yes, self.no, self.drawn = (np.zeros(most) for _ in range(3))
-        """For tasks with both outcomes: draws after 0, 1, 2, … of the same outcome."""
+        """Over tasks with both outcomes: weight of tasks with more than i successes, failures or draws, by i."""
         self.both = 0.0
         self.all_no, self.all_yes = np.zeros(most + 1), np.zeros(most + 1)
-        """Tasks with a single outcome, by number of draws."""
+        """Weight of tasks with a single outcome, by number of draws."""
         for of, said_yes, weight in rows:
             if said_yes in (0, of):
                 (self.all_yes if said_yes else self.all_no)[of] += weight
@@ -219,7 +219,7 @@ class _Seen:
 
 
 def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
-    """The best distribution and its log posterior, by a successively refined grid of logarithms."""
+    """The distribution with the highest posterior, and its log posterior; found by a grid search that is refined step by step."""
     ahead, home = np.arange(len(seen.drawn)), np.log(usual)
     centre, reach = home, MOST
     never = always = 0.2 if has_ends else 0.0
@@ -246,7 +246,7 @@ def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
 
 
 def _ends(seen: _Seen, no_only: Floats, yes_only: Floats, never: float, always: float) -> Floats:
-    """The mass at 0 and 1 that fits best with each pair of parameters, by expectation–maximisation."""
+    """The mass at 0 and 1 that best fits each pair of beta parameters, by expectation–maximisation."""
     ends = np.broadcast_to(np.array([never, always])[:, None, None], (2, len(no_only), 1))
     for _ in range(STEPS):
         others = 1 - ends.sum(axis=0)

@@ -1,4 +1,4 @@
-"""The rule of adaptive sampling: is a further sample of a task worth its cost?
+"""The rule of adaptive sampling: is another sample of a task worth its cost?
 
 A task's samples are draws with an unknown chance; a prior over tasks (beta, with mass at 0 and 1 where the samples support it) and the
 task's own draws say what the next ones may bring. The rule maximises usable units per sample over tasks without end: it goes on with
@@ -24,32 +24,32 @@ MOST_SAMPLES = 128
 """Largest number of samples per task: the rule looks at all pairs of counts."""
 
 ROUNDS = 60
-"""Most improvements of the rate, which converges after a handful."""
+"""Upper limit on iterations of the rate, which converges after a handful."""
 
 OUT_OF_REACH = 1e9
-"""A bar that no sample clears: tasks get their first stage, and usable groups become whole."""
+"""A bar that no sample clears: tasks get only their first stage, and usable groups are completed."""
 
 
 class Draws(NamedTuple):
-    """Draws of one task so far."""
+    """Successes and failures of one task so far."""
 
     yes: int
     no: int
 
 
 class Sizes(NamedTuple):
-    """How many samples a task may have, as numbers of draws."""
+    """How many samples a task may have, counted as draws."""
 
     first: int
     """The first stage, which every task gets."""
     whole: int
-    """A group with a usable unit is filled up to this."""
+    """Size to which a group with a usable unit is filled up."""
     most: int
-    """A task without one stops here at the latest."""
+    """Sampling of a task without a usable unit stops here at the latest."""
 
 
 def known_before(usual: Beta) -> Fitted:
-    """The prior before any task was seen."""
+    """The prior before any task was sampled."""
     return Fitted(Chances(usual), Chances(usual), 0.0)
 
 
@@ -70,7 +70,7 @@ def chance_of_yes(prior: Fitted, most: int) -> Floats:
 
 
 def _likelihoods(chances: Chances, most: int) -> Floats:
-    """[yes, no] → the probability of one given sequence with these counts."""
+    """[yes, no] → the probability of one particular sequence with these counts."""
     ahead = np.arange(most)
     yes = np.append(0.0, np.cumsum(np.log(chances.beta.yes + ahead)))
     no = np.append(0.0, np.cumsum(np.log(chances.beta.no + ahead)))
@@ -91,19 +91,21 @@ class SamplingRule:
     units: Floats
     """Usable units of a task with these counts."""
     chance: Floats
-    """Probability that the next draw succeeds."""
+    """Probability that the next draw is a success."""
     goes_on: Floats
     """1 where a further sample is worth its cost."""
     expected: Floats
-    """Units that a task is expected to have in the end."""
+    """Expected final number of units of a task in this state."""
     rate: float
-    """The bar: usable units per sample that a task must be expected to bring; for the best rule, what fresh tasks bring."""
+    """The bar: usable units per sample that further sampling of a task must be expected to bring; for the optimal rule, the yield
+    of fresh tasks.
+    """
     spread: float
     """Standard deviation of a task's usable units."""
 
     @property
     def units_per_task(self) -> float:
-        """Units that a fresh task is expected to have in the end."""
+        """Expected final number of units of a fresh task."""
         return float(self.expected[0, 0])
 
     def at(self, bar: float) -> SamplingRule:
@@ -113,12 +115,12 @@ class SamplingRule:
 
     @property
     def most_units(self) -> float:
-        """The most units that a whole group can have."""
+        """Largest number of units that a complete group can have."""
         yes = np.arange(self.sizes.whole + 1)
         return float(self.units[yes, self.sizes.whole - yes].max())
 
     def next_samples(self, counts: Draws) -> int:
-        """How many samples to take at once: as many as the rule would take for any rewards; 0 to stop."""
+        """How many samples to take at once without waiting for rewards: the rule would take them whatever the rewards; 0 to stop."""
         return _steps(self, counts)
 
     def expected_after(self, more: int) -> Floats:
@@ -138,7 +140,7 @@ class SamplingRule:
         return self._ahead[more]
 
     def is_within(self, counts: Draws) -> bool:
-        """Whether the tables know this state."""
+        """Whether the tables cover this state."""
         return counts.yes + counts.no <= self.sizes.most
 
 
@@ -208,13 +210,13 @@ def _solve(chance: Floats, units: Floats, sizes: Sizes, rate: float) -> _Solved:
 
 
 def _ahead(table: Floats, chance: Floats, yes: Ints) -> Floats:
-    """The expected entry of a table after one more draw, along one diagonal; `yes` counts up from 0."""
+    """Expected entry of a table after one more draw, along one diagonal; `yes` counts up from 0."""
     no = yes[::-1]
     return np.asarray(chance * table[yes + 1, no] + (1 - chance) * table[yes, no + 1])
 
 
 def is_audited(task: int, seed: int, share: float) -> bool:
-    """Whether a task is filled up to its whole size whatever the rule says: a seeded draw by its number."""
+    """Whether a task is filled up whatever the rule decides: a seeded draw on its number."""
     return _uniform(task, seed) < share
 
 

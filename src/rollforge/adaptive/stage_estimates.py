@@ -1,8 +1,8 @@
 """Estimates from the whole groups of an adaptive run, by known inclusion probabilities.
 
-Whether a task is filled up depends on its first samples, so whole groups are no fair sample of tasks. Within the tasks that had the
-same outcome in the first stage, the audited ones are: they were drawn before anything was known. The mean of a stratum is theirs
-(or that of all its tasks, where all are whole), its weight is the stratum's share of all tasks.
+Whether a task is filled up depends on its first samples, so complete groups are a biased sample of tasks. Audited tasks were
+drawn before anything was known, so within a stratum (the tasks with the same first-stage outcome) they are an unbiased sample. A
+stratum's mean is that of its audited tasks, or of all its tasks if all are complete; its weight is its share of all tasks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rollforge.statistics.intervals import LEVEL, normal_quantile
 from rollforge.statistics.stats import Floats, Ints
 
 LEAST_AUDITED = 10
-"""Audited tasks that a stratum needs."""
+"""Audited tasks that a stratum needs for an estimate."""
 
 NEARLY_ALL = 0.98
-"""Share of whole groups from which on a stratum counts as whole: the others failed."""
+"""A stratum with at least this share of complete groups counts as complete: the remaining tasks failed."""
 
 
 class StageEstimate(NamedTuple):
-    """A mean over tasks, or why there is none."""
+    """A mean over tasks, or the reason why it cannot be estimated."""
 
     value: float | None
     ci: list[float] | None
@@ -41,7 +41,7 @@ def over_strata(
     is_share: bool = True,
     is_certain: NDArray[np.bool_] | None = None,
 ) -> StageEstimate:
-    """The mean over all tasks of a value that only whole groups have.
+    """Mean over all tasks of a value that only complete groups have.
 
     Args:
         values: one per task, NaN where its group is not whole.
@@ -83,7 +83,7 @@ def over_strata(
 
 
 def _variance(values: Floats, *, is_share: bool) -> float:
-    """The variance between tasks; of shares never 0 where they are few, because none of a few says little about the next."""
+    """Variance between tasks. For shares it is smoothed and never 0: few tasks without a success say little about the next."""
     plain = float(values.var(ddof=1)) if len(values) > 1 else 0.0
     if not is_share:
         return plain

@@ -21,56 +21,56 @@ from rollforge.registry import load_target
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for agents. Each reads what concerns it, and refuses what it cannot honour."""
+    """Options for agents. Each agent reads those that concern it and refuses those that it cannot honour."""
 
     tools: tuple[Any, ...] = ()
     """Where tools come from: `file.py`, `file.py:name`, `mcp:URL`, `mcp-stdio:COMMAND`, a ready name, or Python objects."""
     max_turns: int = 16
     """Most model calls in one rollout."""
     tool_timeout_s: float = 60.0
-    """Longest time for one tool call."""
+    """Time limit of one tool call."""
     gym_head: str | None = None
     gym_resources: str | None = None
     gym_agent: str | None = None
     agent_name: str | None = None
-    """NeMo Gym agent for every row, whatever the row names."""
+    """NeMo Gym agent for every row, whichever agent the row names."""
     agent_map: tuple[str, ...] = ()
     """NeMo Gym agent by the name that a row carries, as `NAME=AGENT`."""
     fan_out: tuple[str, ...] = ()
-    """NeMo Gym agents that each do a row of this name, as `NAME=AGENT,AGENT`."""
+    """NeMo Gym agents that each play a row with this name, as `NAME=AGENT,AGENT`."""
     gym_verify: bool = True
-    """Let the resources server judge. Off when another verifier does, or none shall."""
+    """Let the resources server judge; off when another verifier judges, or none."""
     verify_timeout_s: float = 60.0
     program: str | None = None
     """The command of `program:COMMAND`, run without a shell."""
     workdir: str | None = None
     """Directory copied into every program's working directory."""
     stdin: Literal["none", "prompt"] = "none"
-    """What a program reads on standard input."""
+    """Standard input of a program."""
     pass_env: tuple[str, ...] = ()
-    """Variables that programs get beside the usual few."""
+    """Environment variables passed to programs in addition to the default ones."""
     withhold: tuple[str, ...] = ()
-    """Task fields that programs must not read, beside the usual ones."""
+    """Task fields hidden from programs in addition to the default ones."""
     mount: tuple[str, ...] = ()
-    """Files and directories that programs may read, beside the system's."""
+    """Files and directories that programs may read in addition to the system's."""
     sandbox: Literal["auto", "require", "off"] = "auto"
     network: Literal["none", "host"] | None = None
-    """None: none in the sandbox, the host's without it."""
+    """Network access of programs. None means `none` inside the sandbox and `host` without it."""
     artifacts: tuple[str, ...] = ()
     """Globs of files to keep from the working directory."""
     max_artifact_bytes: int = 16 << 20
     """Most bytes kept per rollout."""
     max_memory_bytes: int = 4 << 30
-    """Most memory of a program and all it starts; 0 for no limit."""
+    """Memory limit of a program and all its child processes; 0 for no limit."""
     max_processes: int = 512
-    """Most processes of a program at once; 0 for no limit."""
+    """Limit on processes of a program at the same time; 0 for no limit."""
     out: str = ""
-    """The run that is collected; empty when nothing is kept."""
+    """Path of the run being collected; empty when nothing is written to disk."""
     rollout_deadline_s: float = 3600.0
     outage_patience_s: float = 600.0
     """How long to wait for a server that used to answer."""
     max_response_bytes: int = MAX_RESPONSE_BYTES
-    """Most bytes of one answer of a server or one result of a tool, after decompression."""
+    """Size limit of one server answer or one tool result, after decompression."""
 
     @property
     def agent(self) -> str:
@@ -83,32 +83,32 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent needs and offers, known before the first task is read."""
+    """Requirements and abilities of an agent, known before the first task is read."""
 
     tools: list[ToolJson] = []
     """Offered to the model in every task, beside the row's own."""
     needs: tuple[str, ...] = ()
-    """Task fields without which it cannot run."""
+    """Task fields that the agent cannot run without."""
     fingerprint: JsonFields = {}
-    """What must not change when a run is resumed."""
+    """Values that must not change when a run is resumed."""
     asks_model: bool = True
-    """It wants the model that `--model` names. A remote agent asks its own."""
+    """Whether the agent calls the model that `--model` names. A remote agent calls its own model."""
     judges: bool = False
-    """Its rollouts come with a verdict."""
+    """Whether its rollouts come with a verdict."""
     agents: frozenset[str] | None = None
-    """Names that a row's `agent_ref` may have; None allows all."""
+    """Names that a row's `agent_ref` may have; None allows every name."""
     routes: Routes = Routes()
-    """Which agents a row goes to, instead of the one that its `agent_ref` names."""
+    """The agents that a row is sent to, instead of the one that its `agent_ref` names."""
     may_lack_prompt: bool = False
-    """It runs rows without a prompt: the environment makes one."""
+    """Whether it accepts rows without a prompt, because the environment makes one."""
 
 
 class ToolTimes(msgspec.Struct, frozen=True):
-    """How long a rollout waited for its tools: calls that ran at the same time count once."""
+    """How long a rollout waited for its tools; overlapping calls count once."""
 
     calling_s: float = 0.0
     starting_s: float = 0.0
-    """Of tool servers and their sessions."""
+    """Seconds spent starting tool servers and their sessions."""
     starts: int = 0
 
 
@@ -122,28 +122,28 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The API of the last model call: `chat` or `responses`."""
     requests: int = 1
     wasted: tuple[object, ...] = ()
-    """Usages of answers that were paid for, could not be used and were asked for again."""
+    """Token usage of answers that were paid for but unusable, so that the request was repeated."""
     is_remote: bool = False
-    """Made elsewhere as a whole: its time is what the limiter of requests learns from."""
+    """Whether a remote server made the whole rollout; the concurrency limiter then learns from its duration."""
     verdict: Verdict | None = None
     """The agent's own verdict, or that of the server behind it."""
     verdict_failure: Failure | None = None
     """Why there is no verdict although one was asked for."""
     verifier: str | None = None
-    """Who gave the verdict."""
+    """Name of the verifier that gave the verdict."""
     verify_seconds: float | None = None
-    """How long the verdict took, where it is measured apart."""
+    """Seconds the verdict took, if measured separately."""
     own: PlayedJson = {}
-    """More of the row's `_rf`: `sequences`, and `played`, the prompt that was really played where agent or environment made it."""
+    """Further keys of the row's `_rf`: `sequences`, and `played`, the prompt actually used when the agent or environment made it."""
     judged: ResponseJson = {}
-    """What only the verifier sees of the response: it is not written."""
+    """Response fields for the verifier only; they are not written to the run."""
     release: Callable[[], None] | None = None
-    """Free what the verifier may look at. Called after the verdict."""
+    """Called after the verdict to free what the verifier could inspect, such as a working directory."""
     tool_times: ToolTimes = ToolTimes()
 
 
 class NotKept(Exception):
-    """The server asked not to keep this rollout: nothing is written, and it stays owed."""
+    """The server asked not to keep this rollout: nothing is written, and the rollout stays owed."""
 
 
 class Agent(Protocol):
@@ -160,10 +160,10 @@ class Agent(Protocol):
         """Take the model; called before the first `run`."""
 
     async def run(self, task: Task, sample: int) -> Trajectory:
-        """One rollout; raises `Failure`, and anything else it raises is recorded as a failure of class `agent`."""
+        """Run one rollout; raises `Failure`. Any other exception is recorded as a failure of class `agent`."""
 
     async def close(self) -> None:
-        """Release everything, also when only `prepare` was called, or nothing."""
+        """Release everything; also called when only `prepare` was called, or nothing."""
 
 
 def make_agent(spec: str | None, options: AgentOptions) -> Agent:
@@ -191,7 +191,7 @@ def make_agent(spec: str | None, options: AgentOptions) -> Agent:
 
 
 def cut_short(failure: Failure, error: BaseException | None) -> Failure:
-    """The failure with what had been generated, when the error that ended the rollout carries it."""
+    """Return the failure, completed with the partial response and request count that `leave_behind` attached to the error."""
     if failure.partial is None:
         failure.partial = getattr(error, PARTIAL, None)
         failure.requests = failure.requests or getattr(error, REQUESTS, 0)
@@ -199,16 +199,16 @@ def cut_short(failure: Failure, error: BaseException | None) -> Failure:
 
 
 def leave_behind(error: BaseException, partial: ResponseJson, requests: int) -> None:
-    """Let the error that cancels an agent carry what had been generated, and with how many requests."""
+    """Attach the partial response and the request count to the error that cancels an agent."""
     setattr(error, PARTIAL, partial)
     setattr(error, REQUESTS, requests)
 
 
 PROGRAM = "program:"
-"""Begins the name of an agent that is a command."""
+"""Prefix of agent names that are commands."""
 
 PARTIAL = "rollforge_partial"
-"""Attribute under which a cancelled agent leaves what it had on the exception that passes through it."""
+"""Exception attribute in which a cancelled agent leaves its partial response."""
 
 REQUESTS = "rollforge_requests"
-"""The same for the number of its requests to the model."""
+"""Exception attribute in which a cancelled agent leaves its number of model requests."""

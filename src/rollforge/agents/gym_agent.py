@@ -1,4 +1,4 @@
-"""Rollouts made elsewhere: every row goes to a NeMo Gym agent or environment server's /run, which answers with response and verdict.
+"""Remote rollouts: every row is sent to a NeMo Gym agent or environment server's /run, which answers with response and verdict.
 
 Agent servers take rows. Environment servers take typed episodes, `{episode_id, task: {task_id, task_input}}`, and answer with a result
 or a failure; a typed task is always sent so, and a plain row when the server asks for an `episode_id`.
@@ -28,7 +28,7 @@ from rollforge.tasks import is_typed_task
 
 
 class GymAgent:
-    """Sends the row, keeps what comes back. The server asks its own model with its own settings."""
+    """Sends the row and keeps the answer. The server calls its own model with its own settings."""
 
     name = "gym_agent"
 
@@ -44,7 +44,7 @@ class GymAgent:
         )
 
     async def start(self, model: Model) -> None:
-        """The server asks its own model."""
+        """Do nothing: the server calls its own model."""
 
     async def run(self, task: Task, sample: int) -> Trajectory:
         server = self._servers.find(task)
@@ -70,7 +70,7 @@ class GymAgent:
         await self._servers.close()
 
     async def _result(self, server: GymServer, task: Task, sample: int) -> RowJson:
-        """The server's row, whichever of the two protocols it speaks."""
+        """The server's row, in either of the two protocols."""
         if not (server.is_typed or is_typed_task(task)):
             body: RowJson = {**task_row(task), TASK_KEY: task.index, ROLLOUT_KEY: sample}
             answer = await self._post(server, body)

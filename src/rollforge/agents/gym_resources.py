@@ -1,4 +1,4 @@
-"""A loop of model turns here, against a running NeMo Gym resources server: its session, its tools, its verdict.
+"""Local loop of model turns against a running NeMo Gym resources server, which provides session, tools and verdict.
 
 Tools are the paths that a row offers, or those of the MCP server that `/seed_session` announces. A server with `/reset` and `/step`
 (gymnasium) is recognised at the first row.
@@ -138,7 +138,7 @@ class GymResources:
         await self._servers.close()
 
     async def _seed(self, server: GymServer, session: Session, task: Task) -> SeededJson | None:
-        """What the server answered to the seed; None when it is a gymnasium server, which has no such path."""
+        """Send `/seed_session` and return the answer; None for a gymnasium server, which has no such path."""
         answer = await server.post(
             "/seed_session",
             task_row(task),
@@ -172,7 +172,7 @@ class GymResources:
 
 
 def _closing_body(task: Task, sample: int) -> ClosingJson:
-    """Names the session that ends; servers that know it by its cookie ignore the names."""
+    """The request that closes the session, with its names; servers that identify it by cookie ignore them."""
     rollout = f"{task.index}-{sample}-{uuid.uuid4().hex[:8]}"
     return {"resources_session_id": rollout, "episode_id": {"rollout_id": rollout, "attempt": 0}}
 
@@ -181,7 +181,7 @@ def _closing_body(task: Task, sample: int) -> ClosingJson:
 async def _with_mcp(
     server: GymServer, seeded: SeededJson, tools: _PathTools, max_bytes: int
 ) -> AsyncIterator[tuple[ToolSession, list[ToolJson]]]:
-    """The session's tools, and those to offer beside the row's: an MCP server's, where the seed announced one."""
+    """The session's tools and their schemas: the row's, plus those of an MCP server if the seed announced one."""
     announced = seeded.get("mcp") or seeded.get("resources_tools")
     if not isinstance(announced, dict):
         yield tools, []
@@ -203,7 +203,7 @@ async def _with_mcp(
 
 
 class _PathTools:
-    """The tools a row offers, at its resources server. Calls of one turn go one by one, as NeMo Gym's own agent sends them."""
+    """Tools that a row offers, served by its resources server. The calls of one turn run in sequence, as in NeMo Gym's own agent."""
 
     is_parallel = False
 
@@ -234,7 +234,7 @@ class _PathTools:
         return answer.text
 
     async def close(self) -> None:
-        """The agent closes the session when the rollout ends."""
+        """Do nothing: the agent closes the session when the rollout ends."""
 
 
 class _JoinedTools:
@@ -252,4 +252,4 @@ class _JoinedTools:
         return await session.call(name, arguments)
 
     async def close(self) -> None:
-        """Both are closed where they were opened."""
+        """Do nothing: both sessions are closed by their owners."""

@@ -1,4 +1,4 @@
-"""One model call per rollout. Tool calls the model makes are recorded, not answered."""
+"""One model call per rollout. Tool calls of the model are recorded, not answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollforge.records import Task
 
 
 class ModelCall:
-    """Sends the task's params as they are and keeps what comes back."""
+    """Sends the task's parameters unchanged and keeps the answer."""
 
     name = "model_call"
 

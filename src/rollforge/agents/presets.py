@@ -1,7 +1,8 @@
-"""Presets: the words and variables of programs that many people use. Nothing of theirs is shipped; each must be installed.
+"""Presets: command lines and environment variables of widely used agent programs. The programs are not included; install them
+first.
 
 A preset breaks when its program changes its flags; `make agents` installs the versions that these were tried with. A prompt may
-begin with a dash: it stands behind `--`, or in one word with its flag.
+begin with a dash: it follows `--`, or is joined to its flag in one argument.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ enabled = false
 
 
 class Codex(Program):
-    """Codex CLI, over the Responses API. It ignores OPENAI_BASE_URL, so its configuration names a provider."""
+    """Codex CLI, over the Responses API. It ignores OPENAI_BASE_URL, so a config file names the provider."""
 
     name = "codex"
     preset = Preset(
@@ -81,7 +82,7 @@ _OPENCODE_CONFIG = """{
 class OpenCode(Program):
     """opencode, over Chat Completions. It also asks for a title, which becomes an auxiliary sequence.
 
-    The prompt is its standard input: in a prompt that is a word, it escapes every quote.
+    The prompt is passed on standard input, because opencode escapes every quote of a prompt in its arguments.
     """
 
     name = "opencode"

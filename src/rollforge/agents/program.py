@@ -1,8 +1,8 @@
 """Any program as an agent: run it once per rollout, record its model calls, merge them into the rollout.
 
 A program gets a directory, a home and an environment of its own, the task as files, and base URLs and keys that lead to the
-recording proxy. What it calls is recorded there; how it ends decides what the rollout is. Knows nothing of particular programs;
-`presets` does.
+recording proxy. The proxy records its calls; its exit decides whether the rollout is judged. Knowledge of particular programs is
+in `presets`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from rollforge.store import RunFiles
 from rollforge.store.scratch import make_scratch
 
 PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Variables of this process that every program gets. `--pass-env` adds others."""
+"""Variables of this process that every program inherits; `--pass-env` adds others."""
 
 MOST_DIGESTED = 16 << 20
 
 MOST_WORD_BYTES = 120 << 10
-"""Linux gives a process no word longer than 128 KiB; the supervisor gets the whole command as one."""
+"""Limit on one command-line argument: Linux allows 128 KiB, and the supervisor receives the whole command as one argument."""
 
 _BRACES = re.compile(r"\{(\w+)\}")
 
@@ -61,16 +61,16 @@ NO_CALL = "the program made no model call: did it read OPENAI_BASE_URL?"
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a particular program wants: words and variables, nothing else."""
+    """Settings of a particular program: arguments, environment variables and files, no code."""
 
     words: tuple[str, ...]
     """The command; `{prompt}`, `{task}`, `{workdir}`, `{base_url}`, `{key}` and `{model}` are replaced."""
     environment: dict[str, str] = {}
-    """More variables, with the same replacements."""
+    """Additional environment variables, with the same replacements."""
     home_files: dict[str, str] = {}
-    """Files in its home, with the same replacements: path → text."""
+    """Files in its home directory, path → text, with the same replacements."""
     reads_prompt: bool = False
-    """Whether it reads the prompt from standard input; `--stdin prompt` asks for that otherwise."""
+    """Whether it reads the prompt from standard input; other programs need `--stdin prompt` for that."""
     hint: str = ""
     """How to install it."""
 
@@ -165,7 +165,7 @@ class Program:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know at the end."""
+        """Messages for the user at the end of a run."""
         notes = self._recording.proxy.notes() if self._recording is not None else []
         notes += [f"{count:,} × {message}" for message, count in self._endings.messages.most_common(3)]
         if self._sandbox is not None and self._sandbox.weakness:
@@ -213,7 +213,7 @@ class Program:
     async def _play(
         self, task: Task, scratch: ProgramFolders, session: ProgramSession, output: ProgramOutput
     ) -> ProgramRun:
-        """Run the program to its end, or until the model is lost for good."""
+        """Run the program to its end, or until the model is unreachable for good."""
         assert self._sandbox is not None
         values, environment = self._setting(task, scratch, session)
         argv = _passable([_filled(word, values) for word in self._words])
@@ -289,7 +289,7 @@ class Program:
     async def _judgeable(
         self, ended: ProgramRun, scratch: ProgramFolders, session: ProgramSession
     ) -> Trajectory:
-        """What the rollout is; raises `Failure` for one that a verifier must not see."""
+        """The rollout for the verifier; raises `Failure` for one that must not be judged."""
         assert self._recording is not None
         await self._recording.proxy.close_session(session)
         self._left_out.update(session.left_out)
@@ -350,7 +350,7 @@ class Program:
         return f"the program, with all that it started, used more than {most} and was ended"
 
     def _count(self, failure: Failure) -> None:
-        """Stop the run when nearly every program fails for one cause."""
+        """Count how programs ended; stop the run when nearly all fail for one cause."""
         run: ProgramRun | None = getattr(failure, "program_run", None)
         if failure.boundary != "agent" or run is None:
             self._endings.survived()
@@ -360,7 +360,7 @@ class Program:
             failure.message, failure.stops_run = why, True
 
     def _attach(self, error: BaseException, session: ProgramSession, output: ProgramOutput) -> None:
-        """Leave what had been generated, and what the program wrote, on the error that ended the rollout."""
+        """Attach the partial response and the program's output to the error that ended the rollout."""
         if isinstance(error, Failure):
             self._count(error)
             error.requests = sum(call.requests for call in session.calls)
@@ -374,7 +374,7 @@ class Program:
 
 
 def _partial(session: ProgramSession, run: ProgramRun | None) -> ResponseJson | None:
-    """What a rollout without an end left; None when it neither called the model nor was started."""
+    """The partial response of an unfinished rollout; None if the program neither started nor called the model."""
     sequences = merge_calls(session.calls)
     if not sequences and run is None:
         return None
@@ -409,11 +409,11 @@ PROGRAM_ENDINGS = frozenset(
         ".ini",
     }
 )
-"""Endings of programs, prompts and settings; other files that a command names may be what it writes."""
+"""Suffixes of programs, prompts and settings. Other files named in a command may be outputs of the program."""
 
 
 def _digests(words: list[str]) -> dict[str, str]:
-    """A digest of each program or settings file that the command names: another one would make other rollouts."""
+    """A digest of each program or settings file that the command names: changed files would produce different rollouts."""
     digest_by_name = {}
     for word in words:
         path = Path(word)
@@ -431,15 +431,15 @@ def _split(command: str | None) -> list[str]:
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
-    """The text with known names in braces replaced; other braces stay, and so do those of a prompt that was put in."""
+    """The text with known `{names}` replaced. Other braces stay, also those inside an inserted prompt."""
     return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def _passable(argv: list[str]) -> list[str]:
-    """The words, as a process can be given them.
+    """The arguments, checked for what a process accepts.
 
     Raises:
-        Failure: a word holds a NUL byte or is too long; no further attempt can change that.
+        Failure: an argument contains a NUL byte or is too long; no further attempt can change that.
     """
     if any("\0" in word for word in argv):
         why = "holds a NUL byte, which no word of a command can"
@@ -457,7 +457,7 @@ def _passable(argv: list[str]) -> list[str]:
 
 
 def _model_failure(failure: Failure, ended: ProgramRun) -> Failure:
-    """The model's failure, with what the program made of it."""
+    """The model's failure, with the program's ending added."""
     how = f"the program then ended with exit code {ended.exit_code}"
     failure.message = f"{failure.message} ({how})"
     return _with_run(failure, ended)
@@ -469,7 +469,7 @@ def _with_run(failure: Failure, ended: ProgramRun) -> Failure:
 
 
 def _run_facts(ended: ProgramRun, session: ProgramSession) -> ProgramFactsJson:
-    """How the program ended, as kept with the rollout. Its secret is masked: it may have printed it."""
+    """How the program ended, for the rollout's row. The session's secret is masked, since the program may have printed it."""
     return {
         "session": session.origin.session,
         "exit_code": ended.exit_code,

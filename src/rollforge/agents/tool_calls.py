@@ -25,7 +25,9 @@ async def answer_calls(
     timeout_s: float | None,
     max_bytes: int = MAX_RESPONSE_BYTES,
 ) -> list[ItemJson]:
-    """One `function_call_output` item per call, in call order. Without `timeout_s`, the session applies its own limit."""
+    """Answer every call with one `function_call_output` item, in call order. Without `timeout_s`, the session applies its own
+    limit.
+    """
     if len(calls) == 1 or not session.is_parallel:
         return [await answer_call(call, session, timeout_s, max_bytes) for call in calls]
     try:
@@ -82,7 +84,7 @@ async def _call_in_time(
 
 
 def parse_arguments(text: object) -> JsonObject:
-    """The arguments of a call; no text at all means an empty object."""
+    """The arguments of a call; an empty text means an empty object."""
     if isinstance(text, dict):
         return text
     try:
@@ -97,5 +99,5 @@ def parse_arguments(text: object) -> JsonObject:
 
 
 def tool_error(kind: str, message: str) -> ToolError:
-    """An error with the text that the model reads."""
+    """An error output item with the text for the model."""
     return ToolError(kind, to_json({"error": message[:2000]}).decode())

@@ -1,4 +1,4 @@
-"""A loop of model turns and tool calls, run here: tools from Python, from MCP servers, or ready ones."""
+"""Local loop of model turns and tool calls, with Python tools, MCP servers or built-in toolsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollforge.records import Task
 
 
 class ToolLoop:
-    """Answers the model's calls with the tools it was given."""
+    """Answers the model's calls with the configured tools."""
 
     name = "tool_loop"
 

@@ -1,7 +1,7 @@
 """The turns of one rollout, and the single response they make.
 
-Every turn's items are kept as they came, token ids and logprobs included. The model gets them back without the fields that a server
-refuses or ignores.
+Items are kept unchanged, with token ids and logprobs. They are sent back to the model without the fields that servers refuse or
+ignore.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rollforge.json_shapes import (
 from rollforge.records import OWN_KEY
 
 TOKEN_KEYS = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"})
-"""What a training server attaches to the last item of each model call."""
+"""Keys that a training server adds to the last item of each model call."""
 
 _NOT_SENT = TOKEN_KEYS | {OWN_KEY}
 
 
 class Transcript:
-    """One rollout so far."""
+    """The turns of one rollout so far."""
 
     def __init__(self, params: ParamsJson) -> None:
         self.output: list[ItemJson] = []
@@ -42,7 +42,7 @@ class Transcript:
         self.requests = 0
         self.wasted: tuple[object, ...] = ()
         self.tool_seconds = 0.0
-        """How long the turns' calls took, until the last of each turn was answered."""
+        """Seconds per turn until the last of its tool calls was answered, summed."""
         self.endpoint = ""
         self.api = ""
         self._params = params
@@ -51,11 +51,11 @@ class Transcript:
         self._usages: list[UsageJson | None] = []
 
     def next_params(self) -> ParamsJson:
-        """What to ask the model next: the task, and everything that was said since."""
+        """Parameters of the next model request: the task, and all turns so far."""
         return {**self._params, "input": list(self._history)}
 
     def add_answer(self, answer: ModelAnswer) -> list[ItemJson]:
-        """Keep a turn; returns its function calls."""
+        """Append a model turn; returns its function calls."""
         items = items_in(answer.response.get("output"))
         self.turns += 1
         self.requests += answer.requests
@@ -69,12 +69,12 @@ class Transcript:
         return [item for item in items if item.get("type") == "function_call"]
 
     def add_outputs(self, outputs: list[ItemJson]) -> None:
-        """Keep what the tools answered."""
+        """Append the tools' outputs."""
         self._extend(outputs)
 
     @property
     def is_cut(self) -> bool:
-        """The last turn ended early (a token limit, a filter): its calls may be torn."""
+        """Whether the last turn ended early (token limit, filter), so that its calls may be incomplete."""
         return self._last.get("status") == "incomplete" or bool(self._last.get("incomplete_details"))
 
     def response(self, *, incomplete: str | None = None, failure: Failure | None = None) -> ResponseJson:
@@ -82,7 +82,7 @@ class Transcript:
 
         Args:
             incomplete: Why the rollout ended before the model was done.
-            failure: What ended it, for a rollout that failed.
+            failure: The failure that ended the rollout, if it failed.
         """
         merged: ResponseJson = {**self._last, "output": self.output, "usage": sum_usage(self._usages)}
         if self._params.get("tools"):
@@ -97,7 +97,7 @@ class Transcript:
         return merged
 
     def leave_on(self, error: BaseException) -> None:
-        """Let the error that ended the rollout carry what was played, with which cost."""
+        """Attach the turns so far, and their cost, to the error that ended the rollout."""
         if isinstance(error, Failure):
             error.requests += self.requests
             error.wasted += self.wasted
@@ -130,7 +130,7 @@ def _function(tool: ToolJson) -> FunctionJson:
 
 
 def sendable(item: ItemJson) -> ItemJson:
-    """The item as a model server accepts it back."""
+    """The item in the form that a model server accepts as input."""
     sent_item = without(item, _NOT_SENT)
     content = item.get("content")
     if item.get("type") == "message" and isinstance(content, list):

@@ -1,1 +1,1 @@
-"""Steps assembled into evaluations, reports and monitored collections."""
+"""Multi-step workflows: evaluations, benchmarks, reports and monitored collections."""

@@ -1,6 +1,6 @@
 """Evaluations assembled: several task sets collected as one run per model, folded into metrics, compared and recorded.
 
-`rollforge eval`, `rollforge bench` and the Python API share what is here; showing progress and printing is theirs.
+Shared by `rollforge eval`, `rollforge bench` and the Python API, which show progress and print results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ChosenVerifier(NamedTuple):
     """A name, a path, or a function."""
     options: JsonFields
     is_assumed: bool = False
-    """Nobody named one: answers are compared with expected_answer."""
+    """Whether no verifier was named, so that answers are compared with expected_answer."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def drop_joined(folder: Path) -> None:
 def fold_options(
     settings: EvalSettings, joined: JoinedTasksets, category: Literal["eval", "bench"]
 ) -> EvaluateOptions:
-    """Return how a run is folded into metrics."""
+    """Return the options for folding a run into metrics."""
     from rollforge.steps.evaluation import EvaluateOptions
 
     return EvaluateOptions(
@@ -189,7 +189,7 @@ def _dispatching(
 
 
 def refuse_empty(result: CollectResult) -> None:
-    """Raise when no run finished: there is nothing to fold."""
+    """Raise when no run finished, so that there is nothing to fold."""
     if result.finished:
         return
     error = IncompleteError(
@@ -231,7 +231,7 @@ def parse_contestants(words: Sequence[str]) -> list[Contestant]:
 
 
 def refuse_reserved_name(tasksets: Sequence[Taskset]) -> None:
-    """Raise when a task set is called what all of them together are called."""
+    """Raise when a task set has the name reserved for all task sets together."""
     from rollforge.steps.evaluation import OVERALL
 
     if len(tasksets) > 1 and any(taskset.name == OVERALL for taskset in tasksets):
@@ -249,7 +249,7 @@ def curve_so_far(files: RunFiles, step: int) -> bytes | None:
 
 
 def evaluation_record(result: Evaluation) -> JsonFields:
-    """An evaluation as JSON; the means of single tasks stay in memory."""
+    """An evaluation as JSON, without the means of single tasks."""
     record: JsonFields = msgspec.to_builtins(result)
     del record["task_means"]
     return record
@@ -266,5 +266,5 @@ def bench_record(contestants: Sequence[Contestant], results: Mapping[str, Evalua
 
 
 def write_record(path: Path, record: JsonFields) -> None:
-    """Write a record as indented JSON, as a whole."""
+    """Write a record as indented JSON, atomically."""
     write_atomically(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")

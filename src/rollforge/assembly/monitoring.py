@@ -1,4 +1,4 @@
-"""Options about metrics → open sinks, and the observer to which a collection reports its steps."""
+"""Opens the metric sinks that the options name, and the observer to which a collection reports its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkChoice:
-    """Where metrics go."""
+    """Where metrics are written."""
 
     sink: tuple[str, ...] = ()
     """jsonl (default), console, tensorboard, wandb, mlflow, prometheus or otel; NAME=TARGET; repeatable."""
@@ -30,7 +30,7 @@ class SinkChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorChoice(SinkChoice):
-    """What is reported while a run is collected."""
+    """What is reported during a collection."""
 
     step_size: int | None = None
     """Tasks per step: report rollout/ and time/ metrics after each step."""
@@ -43,11 +43,11 @@ class MonitorChoice(SinkChoice):
 
     @property
     def has_stream(self) -> bool:
-        """Whether experiences are made of each step."""
+        """Whether experiences are made from each step."""
         return self.pipeline is not None or self.buffer is not None
 
     def check(self) -> None:
-        """Refuse what cannot work, before anything is touched."""
+        """Refuse impossible combinations before anything is written."""
         usual = MonitorChoice()
         values = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
         changed = [name for name, value in vars(self).items() if value != getattr(usual, name)]
@@ -81,9 +81,9 @@ def refuse_unknown_sinks(choice: SinkChoice) -> None:
 
 
 def start_sinks(choice: SinkChoice, files: RunFiles, config: JsonFields) -> Sinks:
-    """The sinks asked for, started; one that cannot start stops the command here.
+    """Start the requested sinks; a sink that cannot start stops the command here.
 
-    The run's own metrics file is always kept: it tells a resumed run which steps are reported.
+    The run's own metrics file is always kept: from it a resumed run knows which steps were reported.
     """
     from rollforge.sinks.base import SinkOptions, open_sinks
 
@@ -98,7 +98,7 @@ def start_sinks(choice: SinkChoice, files: RunFiles, config: JsonFields) -> Sink
 
 @contextmanager
 def open_monitor(choice: MonitorChoice, out: str, config: JsonFields) -> Iterator[StepMonitor | None]:
-    """Open the observer that was asked for, or None; leaving the context closes its sinks and buffer."""
+    """Open the requested observer, or None; leaving the context closes its sinks and buffer."""
     if choice.step_size is None:
         yield None
         return

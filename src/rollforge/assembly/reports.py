@@ -1,7 +1,7 @@
-"""Reports assembled: run the steps whose results a report shows, and hand them over.
+"""Reports assembled: run the steps whose results a report shows, and pass the results to it.
 
-The report step draws; it does not compute metrics or checks. The code here decides what kind of thing each path is (a run, a
-dataset, an evaluation) and writes the file.
+The report step draws; it does not compute metrics or checks. This code detects what each path is (a run, a dataset, an
+evaluation) and writes the file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Kind = Literal["run", "runs", "dataset", "evaluation"]
 BENCH = "bench.json"
 
 MOST_DATASETS = 200
-"""Folders beside a run that are looked at for datasets made from it."""
+"""Most folders beside a run that are searched for datasets made from it."""
 
 
 class WrittenReport(Struct, frozen=True):
@@ -94,7 +94,7 @@ def _make(paths: Sequence[str], *, with_texts: bool, verifier: str | None) -> tu
 
 
 def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = None) -> RunInputs:
-    """Everything a run's report shows: metrics, checks, profile, flips, manifest, datasets."""
+    """Collect a run's report data: metrics, checks, profile, flips, manifest, datasets."""
     files = index.runs[0]
     manifest = read_manifest(files)
     with index.for_thread() as other, ThreadPoolExecutor(1) as worker:
@@ -125,7 +125,7 @@ def _check(index: Index, verifier: str | None) -> Report:
 
 
 def flips_of(files: RunFiles) -> list[FlipFacts]:
-    """The first verifier against each later one."""
+    """Verdict flips between the first verifier and each later one."""
     if not parts_of(files).verdicts:
         return []
     from rollforge.steps.verify import compare, known_verifiers  # brings aiohttp, which few reports need
@@ -135,7 +135,7 @@ def flips_of(files: RunFiles) -> list[FlipFacts]:
 
 
 def _probe(manifest: Manifest) -> ProbeFacts | None:
-    """The last probe of the verifier, where it was of the version that judged the run."""
+    """The last probe of the verifier, if it tested the version that judged the run."""
     try:
         probe = convert(manifest.extra.get("probe"), ProbeFacts)
     except msgspec.ValidationError:
@@ -145,7 +145,7 @@ def _probe(manifest: Manifest) -> ProbeFacts | None:
 
 
 def _settings(manifest: Manifest) -> list[tuple[str, str]]:
-    """What a reader wants to know of the manifest; options at their null or empty value are left out."""
+    """The manifest's settings for the report; null and empty options are left out."""
     began = (
         datetime.fromtimestamp(manifest.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         if manifest.created
@@ -199,7 +199,7 @@ def _datasets(files: RunFiles) -> list[DatasetFacts]:
 
 
 def _dataset_manifest(path: Path) -> ManifestFacts | None:
-    """The manifest, or None for a file of the same name that is something else."""
+    """The manifest; None if a file of that name is something else."""
     try:
         return decode_json(read_whole(path), ManifestFacts)
     except (OSError, *UNREADABLE):
@@ -267,7 +267,7 @@ def _evaluation(path: Path) -> bytes | None:
 
 
 def _logged(path: Path) -> list[LoggedStep]:
-    """The steps in a metrics file; lines of another kind are passed over."""
+    """The steps in a metrics file; other lines are skipped."""
     steps = []
     for line in lines_of(path):
         try:

@@ -1,4 +1,4 @@
-"""A durable buffer of experiences between those who make them and those who train on them.
+"""A durable buffer of experiences between producers and trainers.
 
 ```python
 from rollforge.buffer import open_buffer
@@ -11,8 +11,8 @@ while batch := buffer.claim(64, sampler="staleness", version=step, timeout=600):
     step += 1
 ```
 
-SQLite by default, PostgreSQL by URL (`postgresql://…`) when several machines share it. What is claimed and
-not acknowledged comes back when its claimant dies or its lease runs out; what is acknowledged never does.
+SQLite by default, PostgreSQL by URL (`postgresql://…`) when several machines share it. A claimed batch that is not acknowledged
+is served again when its claimant dies or its lease runs out; an acknowledged one never is.
 """
 
 from __future__ import annotations

@@ -17,32 +17,32 @@ ON_FULL: tuple[OnFull, ...] = get_args(OnFull)
 
 
 class BufferFull(RollforgeError):
-    """The buffer stayed full until the producer's patience ended; what was not appended is still the
-    producer's."""
+    """The buffer stayed full until the producer's timeout; the producer keeps the experiences that were not appended."""
 
 
 class LeaseLost(RollforgeError):
-    """The batch was given to someone else meanwhile; its effect must not be counted as the buffer's."""
+    """The lease ran out and another claimant has the batch, so its effect must not be counted."""
 
 
 class BufferOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a buffer behaves. Not stored: each process may open it with its own."""
+    """How a buffer behaves. Options are not stored: each process may open it with different ones."""
 
     capacity: int | None = None
-    """Experiences waiting or claimed at most; None means unbounded."""
+    """Limit on experiences that wait or are claimed; None means unbounded."""
     on_full: OnFull = "wait"
-    """The producer waits, or waiting experiences make room: the oldest, or those of lowest priority.
-    Evictions are counted."""
+    """When the buffer is full: `wait` blocks the producer; otherwise waiting experiences are evicted, the oldest or those of
+    lowest priority, and counted.
+    """
     max_uses: int = 1
     """How often an experience is served before it is done."""
     lease_seconds: float = 600.0
-    """How long a claim holds without a sign of life from its claimant."""
+    """How long a claim lasts unless its claimant renews it."""
     seed: int = 0
     clock: Callable[[], float] = time.time
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim got."""
+    """The result of one claim."""
 
     token: str
     ids: list[int]
@@ -58,7 +58,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.experiences)
 
     def metrics(self) -> dict[str, float]:
-        """`sample/*` of this batch."""
+        """The `sample/*` metrics of this batch."""
         return sample_metrics(
             self.experiences,
             version=self.version,

@@ -46,7 +46,7 @@ _FREE = "update experiences set state = 0 where id {ids}"
 _USED = "update experiences set uses = uses + 1, state = 2, body = null where uses + 1 >= ? and id {ids}"
 _USED_BEFORE = "update experiences set uses = uses + 1, state = 0 where state = 1 and id {ids}"
 RESTART_PATIENCE_S = 60.0
-"""How long an append waits for a database that went away."""
+"""How long an append waits for a database that is unreachable."""
 _POLL_SECONDS = 0.02
 _LONGEST_POLL_SECONDS = 0.5
 
@@ -58,7 +58,7 @@ def open_buffer(address: str | Path, **options: Any) -> Buffer:
 
 
 class Buffer:
-    """A buffer in one database. One object per process; several processes may share the place."""
+    """A buffer in one database. One object per process; several processes may share the database."""
 
     def __init__(self, database: Database, options: BufferOptions) -> None:
         if options.capacity is not None and options.capacity < 1:
@@ -81,8 +81,8 @@ class Buffer:
         self._owner = own_name()
 
     def append(self, experiences: Iterable[Experience], *, timeout: float | None = None) -> int:
-        """Store experiences durably and return how many were new. One already known (by `id`) is not stored
-        twice and needs no room; while it waits, what was appended last counts.
+        """Store experiences durably and return how many were new. An experience with a stored `id` is not stored again and needs
+        no room; while it waits, the newest version replaces it.
 
         Raises:
             BufferFull: the buffer stayed full for `timeout` seconds (None waits for ever).
@@ -103,7 +103,7 @@ class Buffer:
             time.sleep(_POLL_SECONDS)
 
     def _append_some(self, rows: list[Row]) -> tuple[list[Row], int]:
-        """Append what there is room for: what is left, and how many were new.
+        """Append rows while there is room; returns the remaining rows and how many were new.
 
         A server that restarts is waited for. Trying again is safe: what did arrive is known by its id.
         """
@@ -141,7 +141,7 @@ class Buffer:
         )
 
     def _without_known(self, rows: list[Row]) -> list[Row]:
-        """The rows whose ids are new. A known one that still waits is renewed: its group may have grown since."""
+        """The rows whose ids are new. A known row that still waits is updated, since its group may have grown."""
         sql = "select uid from experiences where uid {ids}"
         stored_ids = {row[0] for row in self._database.rows(sql, (), [row[0] for row in rows])}
         again = [row for row in rows if row[0] in stored_ids]
@@ -150,7 +150,7 @@ class Buffer:
         return [row for row in rows if row[0] not in stored_ids]
 
     def _make_room(self, wanted: int) -> int:
-        """How many may go in now, after evicting if that is the rule."""
+        """How many rows may be inserted now, after evicting if `on_full` says so."""
         capacity = self.options.capacity
         if capacity is None or not wanted:
             return wanted
@@ -266,8 +266,7 @@ class Buffer:
         return [row[0] for row in self._database.rows(sql if limit is None else f"{sql} limit ?", values)]
 
     def acknowledge(self, batch: Batch) -> None:
-        """The batch has had its effect: nobody sees it again (or, below `max_uses`, it waits for its next
-        use).
+        """Mark the batch as used: it is not served again, or below `max_uses` waits for its next use.
 
         Raises:
             LeaseLost: the lease ran out and the experiences went back; nothing was acknowledged.
@@ -281,13 +280,13 @@ class Buffer:
             self._add({"acknowledged": count, "claimed": -count, "done": done, "waiting": count - done})
 
     def give_back(self, batch: Batch) -> None:
-        """The batch was not used: it waits again, at its old place."""
+        """Return an unused batch to the buffer, at its old position."""
         with self._database.transaction():
             self._end_claim(batch)
             self._free(batch.ids)
 
     def renew(self, batch: Batch) -> None:
-        """Hold the batch for another lease: for steps longer than `lease_seconds`."""
+        """Extend the lease: for steps that take longer than `lease_seconds`."""
         until = self.options.clock() + self.options.lease_seconds
         with self._database.transaction():
             if not self._database.change("update claims set until = ? where token = ?", (until, batch.token)):
@@ -298,7 +297,7 @@ class Buffer:
             raise _lease_lost(batch)
 
     def _take_back(self, now: float) -> None:
-        """Claims whose lease ran out, or whose claimant on this machine is dead, wait again."""
+        """Return claims to waiting if their lease ran out or their claimant on this machine is dead."""
         for token, owner, until, ids in self._database.rows("select token, owner, until, ids from claims"):
             if until < now or (owner != self._owner and is_dead(owner)):
                 self._database.change("delete from claims where token = ?", (token,))
@@ -309,18 +308,17 @@ class Buffer:
         self._add({"claimed": -len(ids), "waiting": len(ids)})
 
     def finish(self) -> None:
-        """No more will be appended: claims take what is left instead of waiting for full batches."""
+        """Declare that nothing more will be appended: claims then take the rest instead of waiting for full batches."""
         with self._database.transaction():
             self._add({"finished": 1})
 
     @property
     def is_finished(self) -> bool:
-        """Whether the producer has said it is done."""
+        """Whether the producer called `finish`."""
         return self._counter("finished") > 0
 
     def counters(self) -> dict[str, int]:
-        """Waiting, claimed and done now; appended, acknowledged, duplicates, evicted and stale since it was
-        made."""
+        """Numbers waiting, claimed and done now; appended, acknowledged, duplicate, evicted and stale since the buffer was made."""
         count_by_name = dict.fromkeys(COUNTERS, 0)
         for name, value in self._database.rows("select name, value from counters"):
             if name in count_by_name:
@@ -328,7 +326,7 @@ class Buffer:
         return count_by_name
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiting experiences."""
         return self._counter("waiting")
 
     def _counter(self, name: str) -> int:
@@ -339,7 +337,7 @@ class Buffer:
         self._database.many(_COUNT, [(name, delta) for name, delta in delta_by_counter.items() if delta])
 
     def close(self) -> None:
-        """Close the connection. Claims of this process stay its own until it ends or their lease does."""
+        """Close the connection. Claims of this process last until it exits or their lease runs out."""
         self._database.close()
 
     def __enter__(self) -> Buffer:

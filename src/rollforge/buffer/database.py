@@ -55,7 +55,7 @@ class Database(Protocol):
         """Run one statement for many rows and return how many it changed."""
 
     def retryable(self, error: BaseException) -> bool:
-        """Whether the same transaction may succeed when it is tried again."""
+        """Whether retrying the same transaction may succeed."""
 
     def close(self) -> None:
         """Give the connection back."""
@@ -184,7 +184,7 @@ class PostgresDatabase:
         return error
 
     def retryable(self, error: BaseException) -> bool:
-        """Whether the server went away: the transaction did not happen, or did not report back, and can be tried again."""
+        """Whether the connection was lost: the transaction did not commit, or its commit was not confirmed, and can be retried."""
         return isinstance(error, self._psycopg.OperationalError)
 
     def _reconnect(self) -> None:

@@ -1,8 +1,7 @@
 """Batches drawn from several buffers in given shares, such as expert data beside fresh rollouts.
 
-Shares that do not divide are paid out over time: each draw owes every buffer its share, and the most owed
-come first, so after many batches the shares are exact. The state is a dict of counts that a trainer keeps in
-its own checkpoint.
+Shares that do not divide are paid out over time: each draw credits every buffer with its share and serves the largest credits
+first, so over many batches the shares are exact. The state is a dict of counts that a trainer keeps in its own checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class MixedBatch(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(batch) for batch in self.batches.values())
 
     def metrics(self) -> dict[str, float]:
-        """`sample/*` over the whole, and each buffer's share of it."""
+        """`sample/*` over the whole batch, and each buffer's share of it."""
         first = next(iter(self.batches.values()))
         waited = max(batch.waited for batch in self.batches.values())
         numbers = sample_metrics(self.experiences, version=first.version, now=first.claimed_at, waited=waited)
@@ -62,11 +61,11 @@ class Mixture:
         return dict(self._served)
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from a `state`."""
         self._served = {name: int(state.get(name, 0)) for name in self._served}
 
     def split(self, count: int) -> dict[str, int]:
-        """How many the next batch takes from each buffer."""
+        """Number of experiences that the next batch takes from each buffer."""
         total = sum(self._served.values())
         taken = dict.fromkeys(self._served, 0)
         for position in range(count):
@@ -85,7 +84,7 @@ class Mixture:
         version: int | None = None,
         timeout: float | None = None,
     ) -> MixedBatch | None:
-        """One batch over all buffers; None, with nothing held, when one of them cannot give its part."""
+        """Claim one batch over all buffers; None if a buffer cannot provide its part, and then nothing stays claimed."""
         batches: dict[str, Batch] = {}
         for name, part in self.split(count).items():
             if not part:
@@ -100,11 +99,11 @@ class Mixture:
         return MixedBatch(batches=batches)
 
     def acknowledge(self, batch: MixedBatch) -> None:
-        """The batch has had its effect."""
+        """Mark the batch as used in every buffer."""
         self._each(batch.batches, "acknowledge")
 
     def give_back(self, batch: MixedBatch) -> None:
-        """The batch was not used."""
+        """Return the unused batch to its buffers."""
         self._each(batch.batches, "give_back")
         for name, part in batch.batches.items():
             self._served[name] -= len(part)

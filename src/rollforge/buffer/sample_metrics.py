@@ -1,6 +1,6 @@
 """The `sample/*` metrics of one batch that a trainer received.
 
-A number is absent when no experience of the batch knows it; counts say over how many it is.
+A metric is absent when no experience of the batch has its field; counts say how many have it.
 """
 
 from __future__ import annotations

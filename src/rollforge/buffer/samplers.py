@@ -1,7 +1,7 @@
 """Samplers: which waiting experiences a trainer gets next.
 
-A sampler is a pure function of what waits, the seed and how many draws came before, so a resumed trainer
-continues the same sequence and the same seed gives the same batches. It sees columns, never bodies.
+A sampler is a pure function of the waiting experiences, the seed and the number of earlier draws, so a resumed trainer continues
+the same sequence and the same seed gives the same batches. It sees columns, never bodies.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ FloatArray = NDArray[np.float64]
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits in the buffer, oldest first; NaN where a number is not known."""
+    """Columns of the waiting experiences, oldest first; NaN for an unknown number."""
 
     ids: IntArray
     columns: dict[str, FloatArray]
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """One request: how many, and the state a sampler may use."""
+    """One request for experiences, and the state that a sampler may use."""
 
     count: int
     seed: int = 0
     number: int = 0
-    """Draws made from this buffer before, under this sampler."""
+    """Number of earlier draws from this buffer with this sampler."""
     version: int | None = None
-    """The model version the trainer is at."""
+    """The trainer's current model version."""
 
     def generator(self) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.number])
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice the database can make by itself, without handing over all that waits."""
+    """A selection that runs inside the database, without loading all waiting experiences."""
 
     order: str
     where: str = "1 = 1"
     values: tuple[float, ...] = ()
-    """For the question marks, those of `where` first."""
+    """Values of the `?` placeholders, those of `where` first."""
 
 
 class Sampler(msgspec.Struct, frozen=True, kw_only=True):
-    """A named way of choosing: a query, or a function over the columns of what waits."""
+    """A named selection rule: a query, or a function over the columns of waiting experiences."""
 
     name: str
     query: Callable[[Draw], Query] | None = None
     stale: Callable[[Draw], Query] | None = None
-    """Waiting experiences that no future draw should see: taken out of the buffer and counted."""
+    """Selects waiting experiences that no later draw should return: they are removed and counted."""
     choose: Callable[[Waiting, Draw], list[int]] | None = None
     columns: frozenset[str] = frozenset()
-    """Which columns of `Waiting` beside the ids `choose` reads."""
+    """Columns of `Waiting` that `choose` reads, in addition to the ids."""
 
 
 def fifo() -> Sampler:
@@ -73,7 +73,7 @@ def newest() -> Sampler:
 
 
 def uniform() -> Sampler:
-    """Every waiting experience alike, without replacement."""
+    """Uniformly at random, without replacement."""
 
     def choose(waiting: Waiting, draw: Draw) -> list[int]:
         count = min(draw.count, len(waiting.ids))
@@ -104,15 +104,13 @@ def staleness(limit: int = 1, *, drop: bool = True) -> Sampler:
 
 
 def priority(decay: float = 2.0) -> Sampler:
-    """Highest `priority` first, less `decay` for every use; between equals the newer model version, then the older
-    row."""
+    """Highest `priority` first, minus `decay` per use; ties go to the newer model version, then to the older row."""
     order = "priority - ? * uses desc, coalesce(model_version, -1) desc, id"
     return Sampler(name="priority", query=lambda _: Query(order=order, values=(decay,)))
 
 
 def balanced(bands: int = 5) -> Sampler:
-    """As many from every band of difficulty as there are, oldest first within each; unknown difficulty is a
-    band of its own."""
+    """Equally many from every difficulty band that has experiences, oldest first within each; unknown difficulty is a band."""
 
     def choose(waiting: Waiting, draw: Draw) -> list[int]:
         band = np.clip(
@@ -142,7 +140,7 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 
 
 def find_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
-    """The sampler called `sampler`, or itself."""
+    """The sampler with this name; a `Sampler` is returned unchanged."""
     if isinstance(sampler, Sampler):
         return sampler
     if sampler not in SAMPLERS:

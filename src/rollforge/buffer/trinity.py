@@ -1,9 +1,8 @@
 """Writes and reads the SQLite buffers of Trinity-RFT (0.6 and later).
 
-Trinity keeps two tables, `{name}` with the columns it filters by and `{name}_blob` with the experience: a
-frame ("TRXP", version, two lengths), a pickle of plain dicts, then a safetensors block with the arrays. The
-pickle we write holds nothing but builtins; one we read is unpickled by a reader that knows no classes at all
-and refuses anything that would need one. Pickled experiences of versions before 0.5.2 are refused for that
+Trinity keeps two tables, `{name}` with the columns it filters by and `{name}_blob` with the experience: a frame ("TRXP", version,
+two lengths), a pickle of plain dicts, then a safetensors block with the arrays. The pickle we write contains only builtins;
+pickles are read by an unpickler that refuses every class. Pickled experiences of versions before 0.5.2 are refused for that
 reason.
 """
 
@@ -45,7 +44,7 @@ _NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
 _BROKEN = (
     AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error, msgspec.MsgspecError
 )  # fmt: skip
-"""What parts of the wrong shape end in."""
+"""Exceptions that malformed parts raise."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -174,7 +173,7 @@ def _to_columns(experience: Experience, position: int) -> tuple[tuple[Any, ...],
 
 
 def _to_timestamp(at: float | None) -> str:
-    """The moment as SQLAlchemy stores one in SQLite."""
+    """A timestamp in the format in which SQLAlchemy stores it in SQLite."""
     moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
 
@@ -205,7 +204,7 @@ def _tensors(experience: Experience) -> dict[str, NDArray[Any]]:
 
 
 class _ArrayJson(TypedDict):
-    """Where an array is in a safetensors block."""
+    """Position of an array in a safetensors block."""
 
     dtype: str
     shape: list[int]

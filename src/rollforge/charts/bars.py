@@ -17,14 +17,14 @@ MISSING_GAP = 16.0
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """One bar of a chart: a count with a name and, where it stands for rollouts, the condition that selects them."""
+    """One bar of a chart: a name, a count and, if it stands for rollouts, the condition that selects them."""
 
     label: str
     count: int
     css: str = "fill-1"
     where: str = ""
     note: str = ""
-    """Words after the number, such as what a band means."""
+    """Text after the number, such as the meaning of a band."""
 
 
 def column_chart(
@@ -81,7 +81,7 @@ def _column(bar: Bar, left: float, right: float, y: Scale, total: int) -> list[M
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str, description: str, unit: str = "tasks") -> Scene:
-    """Horizontal bars, one a line, each with its label on the left and its number behind it."""
+    """Horizontal bars, one per line, each with its label on the left and its number on the right."""
     total = sum(bar.count for bar in bars)
     left = widest([bar.label for bar in bars]) + 12
     numbers = [f"{bar.count:,} ({percent(round(bar.count / total, 3)) if total else '–'})" for bar in bars]

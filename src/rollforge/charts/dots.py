@@ -14,7 +14,7 @@ ROW = 26.0
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """One estimate with its interval; `value` is None where nothing could be estimated."""
+    """One estimate with its interval; `value` is None if it could not be estimated."""
 
     label: str
     value: float | None
@@ -22,7 +22,7 @@ class Interval(Struct, frozen=True, kw_only=True):
     high: float | None = None
     css: str = "1"
     words: str = ""
-    """The numbers in words, behind the interval."""
+    """The numbers as text, to the right of the interval."""
 
 
 def interval_chart(

@@ -35,7 +35,7 @@ def frame(
     right: float = RIGHT,
     has_x_title: bool = True,
 ) -> Frame:
-    """The plotting area that leaves room for these labels on the left and the ticks below."""
+    """The plotting area that leaves room for the labels on the left and the ticks below."""
     return Frame(
         left=round(widest(y_labels) + 2 * TICK_GAP, 1),
         right=width - right,
@@ -66,7 +66,7 @@ def _tick_label(x: float, area: Frame, text: str) -> TextMark:
 
 
 def y_axis(area: Frame, scale: Scale, values: Sequence[float], write: Format, title: str = "") -> list[Mark]:
-    """The vertical axis: grid lines, labels, and its title above the area, where it reads without turning the head."""
+    """The vertical axis: grid lines, labels, and its title in horizontal text above the area."""
     marks: list[Mark] = []
     for value in values:
         y = scale(value)

@@ -37,7 +37,7 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 class MarkedStretch(Struct, frozen=True):
-    """A part of the x axis that a finding points at."""
+    """A part of the x axis that a finding refers to."""
 
     start: float
     end: float
@@ -102,7 +102,7 @@ def _stretch(stretch: MarkedStretch, x: Scale, area: Frame) -> Rect:
 
 
 def _runs(points: Sequence[Point]) -> list[list[Point]]:
-    """The points in runs without a gap."""
+    """The points, split at gaps."""
     runs: list[list[Point]] = [[]]
     for point in points:
         if point.y is None:
@@ -150,7 +150,7 @@ def _line(series: Series, x: Scale, y: Scale) -> list[Mark]:
 
 
 def _columns(series: Series, x: Scale, area: Frame) -> list[Mark]:
-    """For a line without dots: what each point is about, as a clear column as wide as the point's share of the axis."""
+    """Hover areas of a line without dots: a transparent column per point, with the point's tooltip and condition."""
     if series.has_dots or not any(point.where for point in series.points):
         return []
     xs = [x(point.x) for point in series.points]

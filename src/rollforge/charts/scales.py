@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-"""Tick distances that people read as round, per power of ten."""
+"""Tick distances that count as round, per power of ten."""
 
 CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-"""Tick distances in seconds that people read as round."""
+"""Round tick distances in seconds."""
 
 TEXT_WIDTH = 6.2
-"""Average width of a character at the charts' 11-pixel type, for margins that hold their labels."""
+"""Average width of a character in the charts' 11-pixel font, to size margins for labels."""
 
 
 class Scale(Struct, frozen=True):
@@ -47,7 +47,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def _clean(value: float) -> float:
-    """The value without binary noise, so that 0.30000000000000004 is printed as 0.3."""
+    """The value without binary rounding noise, so that 0.30000000000000004 is printed as 0.3."""
     return float(f"{value:.12g}")
 
 
@@ -77,7 +77,7 @@ def levels_from_zero(value: float, most: int = 5, *, is_count: bool = False) -> 
 
 
 def rounded_up(value: float, most: int = 5) -> float:
-    """The end of an axis from 0 that has room for `value`."""
+    """A round end of an axis from 0 that has room for `value`."""
     return levels_from_zero(value, most)[-1]
 
 
@@ -107,7 +107,7 @@ def clock(seconds: float) -> str:
 
 
 def widest(texts: Sequence[str]) -> float:
-    """The room that the longest of these labels takes."""
+    """Width of the longest label."""
     return max((len(text) for text in texts), default=0) * TEXT_WIDTH
 
 

@@ -1,7 +1,7 @@
 """A scene as inline SVG.
 
-Everything that is text is escaped here, and only here; a scene may hold hostile words. Coordinates are rounded to a tenth, so
-the same scene always gives the same bytes.
+All text is escaped here and only here, since a scene may contain hostile text. Coordinates are rounded to a tenth, so the same
+scene always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def to_svg(scene: Scene, name: str) -> str:
 
 
 def to_data_uri(scene: Scene) -> str:
-    """The chart as an image with its own style, for pages that are not ours: no rule of either touches the other."""
+    """The chart as an image with embedded styles, for foreign pages: its styles and the page's do not affect each other."""
     from base64 import b64encode
 
     drawn = to_svg(scene, "chart").replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

@@ -1,8 +1,8 @@
-"""Checks: rules about a run. `base` says what a check is; every other module holds one, or a few that belong together.
-`building_blocks` holds what they are made from.
+"""Checks: rules about a run. `base` says what a check is; every other module contains one check or a few related ones.
+`building_blocks` contains their shared parts.
 
-To add one: write it with `@check(...)`, add its line below, and an entry in docs/checks.md. Yours need no line: name it with
-`rollforge check RUN --check my_file.py:my_check`, or install an entry point in the group `rollforge.checks`.
+To add one: write it with `@check(...)`, add its line below, and an entry in docs/checks.md. Your own checks need no line: name
+them with `rollforge check RUN --check my_file.py:my_check`, or install an entry point in the group `rollforge.checks`.
 """
 
 from rollforge.registry import Registry
@@ -94,6 +94,6 @@ MEMBERS = {
     "partial-groups": "rollforge.checks.policy:partial_groups",
     "difficulty-mix": "rollforge.checks.policy:difficulty_mix",
 }
-"""Id → where it is. The order is that of findings of one level: what explains others comes first."""
+"""Check id → its location. Findings of one level are printed in this order: those that explain others come first."""
 
 CHECKS = Registry("checks", MEMBERS)

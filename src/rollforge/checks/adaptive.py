@@ -1,4 +1,4 @@
-"""Adaptive runs: what their sampling means for the other findings."""
+"""Adaptive runs: how their sampling affects the other findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.checks.building_blocks.finding import Finding
 
 @check("adaptive-run", "collection")
 def adaptive_run(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Tasks were sampled by what their first samples brought."""
+    """Tasks were sampled adaptively: how often depends on their first rewards."""
     design = run.about.design
     if design is None:
         return

@@ -1,4 +1,4 @@
-"""Answers that are none: empty, an error message, cut off."""
+"""Answers without content: empty, an error message, cut off."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _unless_rewarded(run: Evidence, among: Bools, finding: Finding, limit: float) -> Finding:
-    """The finding, no more than a warning where the verifier takes such answers for right: a task may ask for a page, or a word."""
+    """The finding, reduced to a warning if the verifier rewards such answers: a task may ask for an HTML page, or for one word."""
     judged = among & run.judged
     rewarded = share(
         int((judged & run.succeeded).sum()), int(judged.sum()), independent=run.independent(judged)
@@ -122,6 +122,6 @@ def _unless_rewarded(run: Evidence, among: Bools, finding: Finding, limit: float
 
 @check("truncated-answers", "collection", spares=("sft", "dpo", "kto", "rm"), warn_share=0.05, max_share=0.3)
 def truncated_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Answers that ended because the token limit did."""
+    """Answers cut off at the token limit."""
     advice = "raise --max-output-tokens"
     yield from _share_of(run, run.is_truncated, limits, "are truncated", "is_truncated", advice)

@@ -37,14 +37,14 @@ class Check:
     function: Callable[..., CheckResult]
     options: Mapping[str, float]
     recipes: tuple[Recipe, ...] = ()
-    """The recipes it belongs to; a check without any runs always."""
+    """Recipes that the check belongs to; a check without recipes always runs."""
     spares: tuple[Recipe, ...] = ()
-    """Recipes that leave the offending rollouts out: for those an error of this check is only a warning."""
+    """Recipes that filter out the offending rollouts: for these, an error of this check is only a warning."""
     takes_limits: bool = True
     summary: str = ""
 
     def run(self, run: Evidence, limits: Limits) -> list[Finding]:
-        """The findings on this run, each with the check's id."""
+        """Findings on this run, each with the check's id."""
         result = self.function(run, limits) if self.takes_limits else self.function(run)
         return [_as_finding(item, self) for item in _as_list(result)]
 
@@ -90,7 +90,7 @@ def check(
 
 
 def as_check(member: Any, name: str) -> Check:
-    """A user's member as a check: a `Check`, or a plain function of the evidence (and, if it takes two, of its limits)."""
+    """A user's check as a `Check`: accepts a `Check`, or a plain function of the evidence and optionally of its limits."""
     if isinstance(member, Check):
         return _in_known_area(member)
     parameters = [

@@ -31,27 +31,27 @@ POINTS = 4000
 LEAST_POINTS = 20
 
 COLLAPSED = 0.05
-"""A mean scaled reward this close to an end of the range means that nearly all rewards are equal."""
+"""Distance from an end of the range within which the mean scaled reward means that nearly all rewards are equal."""
 
 ORDINARY = 0.3
-"""An ordinary mean is at least this far from both ends; sorted tasks that are mostly always or never solved are closer."""
+"""An ordinary mean is at least this far from both ends; means of sorted tasks that are mostly always or never solved are closer."""
 
 LEAST_TASKS = 15
-"""Tasks on either side of a collapse that has no other proof."""
+"""Tasks needed on either side of a collapse that has no other evidence."""
 
 LEAST_USUAL = 0.2
-"""Share of the tasks that must be on the ordinary side: a few good ones at an end are the best of a sorted hard run."""
+"""The ordinary side must have at least this share of tasks; a few good ones at an end are the best of a sorted hard run."""
 
 LATENCY = re.compile(
     r"(?:verif|judg|grad|scor|reward)\w*?_?(?:seconds|secs?|latency|time|duration)(?:_m?s)?$"
 )
 ERROR = re.compile(r"(?:^|_|\.)(?:error|exception|timed_out|timeout)s?(?:_message|_type)?$")
-"""Common names of fields with the duration of verification, and with its errors."""
+"""Common names of fields for the duration of verification, and for its errors."""
 
 
 @check("suspect-window", "verification")
 def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """`collect` itself marked a window of rewards as not to be trusted."""
+    """`collect` itself marked a window of untrustworthy rewards."""
     window = run.about.suspect
     if window is None:
         return
@@ -69,7 +69,7 @@ def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 class Step(NamedTuple):
-    """Where the mean scaled reward changes most surely, and by how much."""
+    """The most significant change of the mean scaled reward: where, and by how much."""
 
     position: int
     before: float
@@ -78,7 +78,7 @@ class Step(NamedTuple):
 
     @property
     def is_collapse(self) -> bool:
-        """Whether one side has nearly only the lowest or nearly only the highest reward, and the other has not."""
+        """Whether one side has nearly only lowest or nearly only highest rewards, and the other side does not."""
         low, high = sorted((self.before, self.after))
         return (low < COLLAPSED and _is_ordinary(high)) or (1 - high < COLLAPSED and _is_ordinary(low))
 
@@ -128,7 +128,7 @@ def _step(run: Evidence, order: Ints) -> Step | None:
 
 
 def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
-    """Proof of a fault when no task is on both sides: rewards collapse while nothing else changes or drifts."""
+    """Evidence of a fault when no task is on both sides: rewards collapse while nothing else changes or drifts."""
     if not step.is_collapse:
         return ""
     early, late = order[: step.position], order[step.position :]
@@ -145,14 +145,14 @@ def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
 
 
 def _drifts_into(run: Evidence, usual: Ints, odd: Ints) -> bool:
-    """Whether the usual rewards, nearest first, come near enough to the odd ones for tasks to be sorted."""
+    """Whether the ordinary rewards, nearest first, drift towards the odd ones, as they do when tasks are sorted."""
     is_low = bool(run.scaled[odd].mean() < 0.5)
     distance = 1 - run.scaled if is_low else run.scaled
     return most_at_end(*task_means(run, usual[::-1], distance)) > 1 - ORDINARY
 
 
 def _shift_within_tasks(run: Evidence, order: Ints, split: int) -> tuple[float, float] | None:
-    """The change inside tasks that have rollouts on both sides, and its z; None when too few have."""
+    """The change within tasks that have rollouts on both sides, and its z; None with too few such tasks."""
     is_late = np.zeros(run.n, dtype=np.bool_)
     is_late[order[split:]] = True
     counts_early, counts_late = run.per_group(run.judged & ~is_late), run.per_group(run.judged & is_late)
@@ -190,7 +190,7 @@ def _is_split_by_length(run: Evidence, is_late: Bools, both: Bools) -> bool:
 
 @check("collapse-with-latency", "verification", ratio=5.0, min_drop=0.05, share_above=0.9)
 def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The reward falls at the moment at which verification becomes much faster or much slower."""
+    """The reward falls when verification becomes much faster or much slower."""
     if run.judged_n < 100 or len(run.levels) < 2:
         return
     order, seconds = timed(run), _verify_seconds(run)
@@ -211,7 +211,7 @@ def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("collapse-with-errors", "verification", max_before=0.2, min_rise=0.3, min_drop=0.05)
 def collapse_with_errors(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The reward falls at the moment at which verdicts begin to come with errors."""
+    """The reward falls when verdicts begin to carry errors."""
     # Errors spread over the run may be those of the answers (code that does not run): only a beginning is the verifier's.
     if run.judged_n < 100 or len(run.levels) < 2:
         return
@@ -230,7 +230,7 @@ def collapse_with_errors(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _collapse(run: Evidence, early: Ints, late: Ints, what: str, limits: Limits) -> Iterator[Finding]:
-    """The finding, if the reward falls too, and surely."""
+    """The finding, if the reward falls significantly too."""
     (before, error_before), (after, error_after) = _mean_and_error(run, early), _mean_and_error(run, late)
     drop = before - after
     is_sure = drop > 3 * math.hypot(error_before, error_after)
@@ -251,7 +251,7 @@ def _collapse(run: Evidence, early: Ints, late: Ints, what: str, limits: Limits)
 
 
 def _verify_seconds(run: Evidence) -> Floats:
-    """How long verification took: as `collect` measured it, else as a field of the rows says in whatever unit."""
+    """Duration of verification: as measured by `collect`, else a field of the rows, in any unit."""
     if not np.isnan(run.verify_seconds).all():
         return run.verify_seconds
     name = next((name for name in run.source.numbers if LATENCY.search(name)), None)
@@ -259,7 +259,7 @@ def _verify_seconds(run: Evidence) -> Floats:
 
 
 def _error_fields(run: Evidence) -> Iterator[tuple[str, Bools]]:
-    """Fields that say that something failed, each with where it did."""
+    """Row fields that report errors, each with a mask of the rollouts that have one."""
     for name in run.source.texts:
         if ERROR.search(name):
             messages = TextCodes(run.source.table([name])[name])
@@ -281,7 +281,7 @@ def _mean_and_error(run: Evidence, positions: Ints) -> tuple[float, float]:
 
 
 def _split(values: Floats) -> tuple[int, float]:
-    """The best split of values along the run, and its z."""
+    """The best split of values along the run, and its z score."""
     width = max(1, len(values) // POINTS)
     whole = len(values) // width * width
     point, z = best_split(values[:whole].reshape(-1, width).mean(axis=1))

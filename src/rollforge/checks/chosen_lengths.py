@@ -1,4 +1,4 @@
-"""Lengths of the answers that a recipe would choose, beside those of the pool they come from."""
+"""Compares the lengths of answers that a recipe would choose with the pool that they come from."""
 
 from __future__ import annotations
 

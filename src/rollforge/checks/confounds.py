@@ -1,6 +1,7 @@
 """Confounds: rewards that follow length, turns, format or sample number, and answers that win everywhere.
 
-A correlation alone is a note: right answers are often shorter for honest reasons. It is more only with a second signal.
+A correlation alone is a note: right answers are often shorter for honest reasons. It becomes a warning or error only with a
+second signal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FORMATS = {
     "bold text": re.compile(r"\*\*[^*\n]+\*\*"),
     "tags": re.compile(r"</[a-zA-Z_]+>"),
 }
-"""Features of an answer's form, each with the pattern that detects it."""
+"""Formatting features of an answer, each with the pattern that detects it."""
 
 
 def _correlation(run: Evidence, values: Floats) -> Correlation | None:
@@ -74,7 +75,7 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _missed_answers(run: Evidence, direction: str) -> str | None:
-    """A second signal: right answers get nothing, so that length may decide instead."""
+    """Second signal: right answers get no reward, so that length may decide instead."""
     missed = find_missed(run)
     if missed is None or missed.level == "note":
         return None
@@ -85,7 +86,7 @@ def _missed_answers(run: Evidence, direction: str) -> str | None:
 
 
 def _hollow_winners(run: Evidence) -> str | None:
-    """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
+    """Second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
     if "hollow winners" not in run.shared:
         run.shared["hollow winners"] = _read_winners(run)
     winners: str | None = run.shared["hollow winners"]
@@ -168,7 +169,7 @@ def _some_whole_tasks(run: Evidence) -> Ints:
 
 @check("position-bias", "confounds", max_correlation=0.1)
 def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Within tasks, reward follows the sample's number, which should mean nothing."""
+    """Within tasks, reward follows the sample number, which should carry no information."""
     # Never more than a warning: files that were sorted or numbered elsewhere show the same, and nothing is wrong with them.
     correlation = _correlation(run, run.rollout.astype(np.float64))
     if correlation is None or correlation.tasks < 10 or not _is_clear(correlation, limits["max_correlation"]):
@@ -213,7 +214,7 @@ def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 class _Winner(NamedTuple):
-    """An answer that wins wherever it is given."""
+    """An answer that wins in every task where it occurs."""
 
     members: Ints
     tasks: int
@@ -221,7 +222,7 @@ class _Winner(NamedTuple):
 
 
 def _winners(run: Evidence, positions: Ints, usual: float, limits: Limits) -> list[_Winner]:
-    """Answers that win in more of their tasks than luck and the usual rate explain, commonest first."""
+    """Answers that win in more of their tasks than chance and their usual rate explain, most frequent first."""
     candidates = _commonest(run.answer_hash[positions], int(limits["min_tasks"]))
     positions = positions[np.isin(run.answer_hash[positions], candidates)]
     winners = []
@@ -235,7 +236,7 @@ def _winners(run: Evidence, positions: Ints, usual: float, limits: Limits) -> li
 
 
 def _are_right(run: Evidence, winners: Ints) -> bool:
-    """Whether most of these answers end in the expected one, so that they win with reason; not where that is unknown."""
+    """Whether most of these answers end in the expected answer, so that they win legitimately; False where that is unknown."""
     drawn = run.draw(winners, 50)
     samples = run.read(drawn)
     with_expected = [item for item in samples if item.expected is not None]
@@ -247,7 +248,7 @@ def _are_right(run: Evidence, winners: Ints) -> bool:
 
 
 def _commonest(hashes: Ints, least: int) -> Ints:
-    """The hashes that occur at least so often, the commonest 50 first."""
+    """Hashes that occur at least a given number of times, the 50 most frequent first."""
     ordered = np.sort(hashes)
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     counts = np.diff(np.append(starts, len(ordered)))

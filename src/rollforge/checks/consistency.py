@@ -1,4 +1,4 @@
-"""Verdicts that do not agree: with themselves, with the verifier's other numbers, with the expected answer, with one version."""
+"""Inconsistent verdicts: with each other, with the verifier's other numbers, with the expected answer, or between versions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rollforge.statistics.stats import Floats, Ints
 GOODNESS = re.compile(
     r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
 )
-"""Names of numbers that mean the same as a reward: more is better."""
+"""Names of numbers that mean the same as a reward: higher is better."""
 
 LIKELY_GOODNESS = re.compile(r"(?:^|\.|_)(?:accuracy|acc|correct|pass|passed|pass_rate|success|score|f1|em)$")
 OTHER_SCORES = re.compile(
     r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|confid|perplex|difficult|repet|bias|cost|"
     r"time|latency|error|refus|loss|entropy|safety"
 )
-"""Names that probably mean it, unless they score something else; an error then needs a negative correlation."""
+"""Names that usually mean the same, unless they score something else; an error then needs a negative correlation."""
 
 VERSIONS = frozenset(
     {"fields.fingerprint", "fields.mode", "fields.verifier", "grader_version", "judge_model", "judge_version",
      "verifier_fingerprint", "verifier_mode", "verifier_name", "verifier_version"}
 )  # fmt: skip
-"""Text fields that name the verifier of a row, where `_rf` does not."""
+"""Text fields that name the verifier of a row, used where `_rf` does not."""
 
 MODES = frozenset({"fast", "precise", "quick", "strict", "lenient", "rule", "rules", "judge", "llm"})
-"""Values of a field called `mode` when it is the verifier's."""
+"""Values of a field `mode` that belong to the verifier."""
 
 
 @check("inconsistent-verdicts", "verification", max_share=0.05, gap=0.1)
@@ -83,6 +83,7 @@ def contradicting_metric(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def is_goodness(name: str) -> bool:
+    """Whether a number of this name means the same as a reward."""
     return GOODNESS.search(name) is not None
 
 
@@ -128,7 +129,7 @@ def _contradiction(run: Evidence, name: str, metric: Floats, limits: Limits) -> 
 
 
 def _correlation(run: Evidence, values: Floats, positions: Ints) -> float:
-    """Of scaled rewards and these values; 0 where one of them does not vary."""
+    """Correlation of scaled rewards with these values; 0 if one of them is constant."""
     rewards, others = run.scaled[positions], values[positions]
     return float(np.corrcoef(rewards, others)[0, 1]) if np.ptp(rewards) and np.ptp(others) else 0.0
 
@@ -186,7 +187,7 @@ def _is_one_by_chance(run: Evidence, column: TextCodes) -> bool:
 
 
 def _said(run: Evidence) -> Iterator[tuple[str, TextCodes]]:
-    """Columns of the rows themselves that name a verifier."""
+    """Columns of the rows that name a verifier."""
     for name in run.source.texts:
         if name in VERSIONS:
             column = TextCodes(run.source.table([name])[name])

@@ -1,4 +1,4 @@
-"""How rewards are spread: too high, too low, too narrow, clustered, noisy in the middle, and how many there are."""
+"""Distribution of rewards: too high, too low, too narrow, clustered, noisy in the middle; and the number of rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Finding, Level
 
 LEAST = 20
-"""Judged rollouts below which a distribution is not spoken of."""
+"""Fewest judged rollouts for a statement about the distribution."""
 
 
 @check("mean-too-low", "distribution", min_mean=0.3)
@@ -119,7 +119,7 @@ def _is_noise(run: Evidence) -> bool:
 
 @check("reward-bins", "distribution")
 def reward_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Where rewards lie, for the record."""
+    """Counts of rewards per bin, as a note."""
     if run.judged_n < LEAST or len(run.levels) < 2:
         return
     shares = (run.fifths / run.judged_n).tolist()
@@ -137,7 +137,7 @@ def reward_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("volume", "distribution", quick=1_000, typical=10_000, large=1_000_000)
 def volume(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """How many rollouts there are, by what people usually train on."""
+    """Number of rollouts, compared with usual training sizes."""
     n = run.judged_n
     if n < limits["quick"]:
         text = f"{n:,} judged rollouts: fewer than the {limits['quick']:,.0f} a quick iteration takes"

@@ -1,4 +1,4 @@
-"""Token drift of recorded programs: turns whose prompt became other tokens than the model saw and wrote before."""
+"""Token drift of recorded programs: turns whose prompt was tokenised differently from what the model had seen and written."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Finding, share
 
 COLUMN = "drift_turns"
-"""The number that a recorded program's usage carries: turns of its main sequence that drifted."""
+"""Usage field of recorded programs: number of drifted turns in the main sequence."""
 
 
 @check("token-drift", "recipe", recipes=("ppo", "grpo"), max_share=0.05)
 def token_drift(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Programs wrote the model's turns anew, so that whole rollouts are not the tokens that were sampled."""
+    """Programs rewrote the model's turns, so that whole rollouts differ from the sampled tokens."""
     if COLUMN not in run.source.numbers:
         return
     turns = run.number(COLUMN)

@@ -1,4 +1,4 @@
-"""Fields that appear half-way through a run, or stop: its parts were made by different code."""
+"""Fields that appear or stop half-way through a run, because different code made its parts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rollforge.checks.building_blocks.finding import Finding
 from rollforge.statistics.stats import Ints
 
 MOST = 5
-"""Most fields to report: a change of code changes many at once."""
+"""Most fields to report; a change of code changes many at once."""
 
 
 @check("late-fields", "collection", min_rows=30, min_share=0.9)
 def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Fields that appear half-way through the run, or stop: its parts were made by different code."""
+    """Fields appear or stop half-way through the run: different code made its parts."""
     reported = 0
     for name, has_field, positions in (*_numbers(run), *_others(run)):
         begins = _beginning(
@@ -44,7 +44,7 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
-    """For each number that some rollouts lack: which judged rollouts have it, and their positions."""
+    """For each number that some rollouts lack: a mask of the judged rollouts that have it, and their positions."""
     judged = np.flatnonzero(run.judged)
     names = [name for name in run.metrics if name not in run.source.whole_numbers]
     for name, values in run.each_number(names):
@@ -52,7 +52,7 @@ def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
 
 
 def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
-    """For each other field: which of the rollouts at `spread` have it, and their positions."""
+    """For each other field: a mask of the rollouts at `spread` that have it, and their positions."""
     positions = run.spread
     fields_by_row = run.texts.fields(run.row[positions].tolist())
     for name in sorted(frozenset().union(*fields_by_row) - {"reward", *run.metrics}):
@@ -60,7 +60,7 @@ def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
 
 
 def _beginning(has_field: Bools, least: int, min_share: float) -> int | None:
-    """Where the field begins or ends, if it is missing on one side and nearly always present on the other."""
+    """Position where the field begins or ends, if it is missing on one side and nearly always present on the other."""
     count, least = int(has_field.sum()), max(least, 5)
     if not least <= count <= len(has_field) - least:
         return None

@@ -1,4 +1,4 @@
-"""Rollouts that went wrong one by one: failed endings, hollow turns, endless repetition, token ids that do not add up."""
+"""Single bad rollouts: failed endings, hollow turns, endless repetition, inconsistent token counts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 LONGEST_UNIT = 200
 LEAST_TIMES = 6
-"""A unit that fills the end of an answer this many times in a row is a loop."""
+"""Repetitions of a unit at the end of an answer that make a loop."""
 TAIL = LONGEST_UNIT * LEAST_TIMES
-"""Characters at the end of an answer in which repetition is looked for."""
+"""Characters at the end of an answer that are searched for repetition."""
 LEAST_LOOP = 200
-"""Characters of a loop."""
+"""Fewest characters of a loop."""
 
 
 def _found(
@@ -122,7 +122,9 @@ def token_mismatch(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _mismatch(line: bytes) -> str:
-    """`logprobs` when an item has another number of them than of token ids, `usage` when a single call's count differs, else empty."""
+    """`logprobs` if an item's log-probabilities and token ids differ in number, `usage` if a single call's count differs, else
+    empty.
+    """
     try:
         response = _decode(line).get("response")
     except UNREADABLE:

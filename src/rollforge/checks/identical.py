@@ -15,17 +15,19 @@ from rollforge.checks.building_blocks.text_samples import BUDGET, concludes, nam
 from rollforge.statistics.counts import count_of
 
 FEWEST_LOOKS, OFTEN = 20, 0.1
-"""Fewest answers to compare with the expected ones, and the share of right and of wrong ones that rewards would have to follow."""
+"""Fewest answers to compare with the expected ones, and the share of right and of wrong answers for which rewards must follow the
+answers.
+"""
 
 MOST_FAMILIES = 50
-"""A text field with more values than this names no families."""
+"""Text fields with more values than this are not task families."""
 
 
 LIKELY = 0.2
-"""A chance that is worth a warning."""
+"""Probability above which equal rewards are worth at most a warning."""
 
 RATE_OF_OTHERS = 0.1
-"""Beside others that succeed, an agent or a family is taken to succeed at least at this share of their rate."""
+"""If others succeed, an agent or a family is assumed to succeed at no less than this fraction of their rate."""
 
 
 def _is_edge(run: Evidence, value: float) -> bool:
@@ -33,7 +35,7 @@ def _is_edge(run: Evidence, value: float) -> bool:
 
 
 def _chance(run: Evidence, among: Bools, value: float, rate: float) -> float:
-    """Probability of that many equal rewards under working verification that gives another reward at this rate."""
+    """Probability of that many equal rewards with a working verifier, if this share of rollouts gets another reward."""
     counts = run.per_group(among)
     if not _is_edge(run, value):
         tasks = int((counts > 0).sum())
@@ -71,7 +73,7 @@ def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _alike_text(run: Evidence) -> str:
-    """A clause for rewards that do not follow the answers: some end in the expected one, others do not even name it."""
+    """A clause for rewards that ignore the answers: some end in the expected answer, others do not even contain it."""
     whole = run.judged & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
     drawn = run.draw(whole, BUDGET)
     samples = run.read(drawn)
@@ -138,7 +140,7 @@ def _flat_families(run: Evidence, families: TextCodes, kind: str, limits: Limits
 
 
 def _rate_of_others(run: Evidence, among: Bools, value: float) -> float:
-    """How often rollouts of the run that are not among these get another reward than this value."""
+    """How often the run's other rollouts get a reward different from this value."""
     others = run.judged & ~among
     return float((run.reward[others] != value).mean()) if others.any() else 0.0
 
@@ -149,7 +151,7 @@ def _some_tasks(run: Evidence, among: Bools) -> str:
 
 @check("task-only-rewards", "verification", alike=0.85, chance=0.005)
 def task_only_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Every task's rollouts get one reward, whatever they answered, while tasks differ."""
+    """All rollouts of a task get the same reward, whatever they answered, while tasks differ."""
     if len(run.levels) < 2:
         return
     differs = run.groups_with_different_answers & (run.profile.n > 1)
@@ -172,7 +174,7 @@ def task_only_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _chance_flat(run: Evidence, flat: Bools, alike: float) -> float:
-    """How likely all these tasks are flat: at the ends of the range samples agree easily, between them hardly ever."""
+    """Probability that all these tasks are flat: samples often agree at the ends of the range, hardly ever between them."""
     means = run.scaled_profile.mean[flat]
     is_end = (means <= 0) | (means >= 1)
     rate = float(np.clip(means.mean(), 0.05, 0.95))

@@ -1,4 +1,4 @@
-"""Labels by people: how often the verifier is wrong, as far as a random sample of its verdicts tells."""
+"""Labels by people: the verifier's error rate, estimated from a random sample of its verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.checks.building_blocks.finding import Finding, Level
 
 @check("labelled-errors", "verification", warn_share=0.05, max_share=0.15)
 def labelled_errors(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """People who looked at randomly drawn verdicts disagree with many of them."""
+    """People who reviewed randomly drawn verdicts disagree with many of them."""
     rates = run.about.labels
     if rates is None or rates.error.value is None or rates.error.ci is None:
         return

@@ -1,4 +1,4 @@
-"""Right answers that get nothing: the verifier may fail to extract them, or it asks for more than the right answer.
+"""Right answers without reward: the verifier may fail to extract them, or it requires more than the right answer.
 
 The text alone cannot tell the two apart: tasks about format, brevity or several steps give 0 to answers that end in the expected
 one. It is a warning on its own, and an error only with a second, independent signal (`_second_signal`).
@@ -20,16 +20,16 @@ from rollforge.checks.consistency import is_goodness
 from rollforge.statistics.stats import Floats, Ints
 
 CONTROLS = 4
-"""Other tasks' expected answers that each answer is compared with."""
+"""Other tasks' expected answers with which each answer is compared, as controls."""
 
 LEAST = 5
-"""Answers that a second signal needs."""
+"""Fewest answers for a second signal."""
 
 MOSTLY = 0.5
-"""A second signal holds, or speaks against, when it is sure to cover more than this share of the answers."""
+"""A second signal supports or refutes when it covers more than this share of the answers with confidence."""
 
 SOMETIMES = 0.2
-"""Another verifier contradicts when it certainly rewards fewer than this share of them."""
+"""Another verifier refutes the finding when it certainly rewards fewer than this share of the answers."""
 
 
 @check("missed-answers", "verification", warn_share=0.02, max_share=0.04, max_named=0.12)
@@ -70,7 +70,7 @@ class Missed(NamedTuple):
     samples: list[SampledText]
     positions: Ints
     hits: np.ndarray
-    """Which of the samples hold the expected answer."""
+    """Mask of the samples that contain the expected answer."""
     by_chance: float
     excess: float
     half: float
@@ -82,7 +82,7 @@ DEFAULTS = {"warn_share": 0.02, "max_share": 0.04, "max_named": 0.12}
 
 
 def find_missed(run: Evidence, limits: Limits | None = None) -> Missed | None:
-    """The missed answers of a run, computed once; other checks use them as a second signal."""
+    """The missed answers of a run, computed once and shared; other checks use them as a second signal."""
     if "missed answers" not in run.shared:
         run.shared["missed answers"] = _find_missed(run, limits or DEFAULTS)
     missed: Missed | None = run.shared["missed answers"]
@@ -90,7 +90,9 @@ def find_missed(run: Evidence, limits: Limits | None = None) -> Missed | None:
 
 
 class _Way(NamedTuple):
-    """A way to hold the expected answer, and the shares that make a finding and a grave one."""
+    """A way in which an answer contains the expected one (as a conclusion, or anywhere), and the shares for a warning and an
+    error.
+    """
 
     verb: str
     holds: Callable[[str, str], bool]
@@ -102,7 +104,7 @@ def _find_missed(run: Evidence, limits: Limits) -> Missed | None:
     lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
     drawn = run.draw(lost, BUDGET)
     samples = run.read(drawn)
-    # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
+    # Wrong answers repeat words of the prompt too, so for those only the end of the answer counts.
     ends = [position for position, item in enumerate(samples) if item.expected is not None]
     own = [position for position in ends if _is_own(samples[position])]
     for positions, way in (
@@ -116,12 +118,12 @@ def _find_missed(run: Evidence, limits: Limits) -> Missed | None:
 
 
 def _is_own(item: SampledText) -> bool:
-    """Whether the expected answer is longer than a letter and does not occur in the prompt."""
+    """Whether the expected answer is longer than a letter and absent from the prompt."""
     return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
 
 
 def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Way) -> Missed | None:
-    """The answers that hold the expected one, if there are more than by chance."""
+    """Unrewarded answers that contain the expected answer, if more than chance explains."""
     n = len(samples)
     if n < 10:
         return None
@@ -138,7 +140,7 @@ def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Wa
 
 
 def _held_by_chance(samples: list[SampledText], group: Ints, way: _Way, worth: float) -> Share:
-    """How often an answer holds the expected answer of another task: small answer sets agree by chance."""
+    """How often an answer contains another task's expected answer: with few distinct answers, matches by chance are frequent."""
     n, held, pairs = len(samples), 0, 0
     for step in range(1, CONTROLS + 1):
         others = np.roll(np.arange(n), step * n // (CONTROLS + 1))
@@ -152,7 +154,7 @@ def _held_by_chance(samples: list[SampledText], group: Ints, way: _Way, worth: f
 
 
 class _Signal(NamedTuple):
-    """What else is known about the missed answers: a clause that supports the suspicion, and one that refutes it."""
+    """Other evidence about the missed answers: a clause that supports the suspicion, and one that refutes it."""
 
     supports: str = ""
     refutes: str = ""
@@ -173,7 +175,7 @@ def _second_signal(run: Evidence, missed: Missed) -> _Signal:
 
 
 def _by_extraction(missed: Missed) -> _Signal:
-    """Whether the verifier extracted something else than the answer that the text ends in."""
+    """Whether the verifier extracted something other than the answer that the text ends in."""
     hits = [item for item, is_hit in zip(missed.samples, missed.hits, strict=True) if is_hit]
     with_extraction = [item for item in hits if item.extracted is not None]
     if len(with_extraction) < LEAST:
@@ -252,7 +254,7 @@ def _names_of(run: Evidence, positions: Ints) -> list[str | None]:
 
 
 def _disagreement(run: Evidence, rewards: Floats, hits: np.ndarray) -> tuple[Share, Share] | None:
-    """How many of the hits another verifier rewards, and how many of the other unrewarded answers."""
+    """The share of hits that another verifier rewards, and its share among the unrewarded answers that are no hits."""
     is_judged = ~np.isnan(rewards)
     success = run.range.low + run.success_at * (run.range.high - run.range.low)
     is_success = np.nan_to_num(rewards, nan=-np.inf) >= success
@@ -275,7 +277,7 @@ def _by_probe(run: Evidence) -> _Signal:
 
 
 def _by_watch(run: Evidence) -> _Signal:
-    """Whether the detectors of `collect`, which look at rewards over time, tripped."""
+    """Whether the live detectors of `collect` tripped."""
     window = run.about.suspect
     if window is None:
         return _Signal()

@@ -15,7 +15,7 @@ from rollforge.checks.building_blocks.finding import Finding, Level
 from rollforge.statistics.stats import Ints
 
 USUAL = 0.5
-"""When more tasks than this share have the largest number of rollouts, it is what was asked for."""
+"""If more than this share of tasks has the largest number of rollouts, that number was requested."""
 
 
 @check("missing-not-at-random", "collection", min_missing=0.02, z=4.0, max_bias=0.02)
@@ -55,7 +55,7 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _missing_per_task(run: Evidence) -> Ints:
-    """Rollouts without a reward: unjudged, failed, or fewer than were asked for."""
+    """Rollouts without a reward per task: unjudged, failed, or fewer than requested."""
     is_known = run.about.samples is not None or bool(
         len(run.sizes) and run.sizes.max() == run.samples and (run.sizes == run.samples).mean() > USUAL
     )
@@ -64,7 +64,7 @@ def _missing_per_task(run: Evidence) -> Ints:
 
 
 def _failed(run: Evidence) -> Ints:
-    """Rollouts of each task that failed for good; tasks without any rollout are left out."""
+    """Finally failed rollouts per task, without tasks that have no rollout at all."""
     tasks, times = np.unique(np.asarray(run.about.failed_tasks, dtype=np.int64), return_counts=True)
     failures: Ints = np.zeros(run.groups, dtype=np.int64)
     has_rollouts = np.isin(tasks, run.task_ids)
@@ -73,7 +73,7 @@ def _failed(run: Evidence) -> Ints:
 
 
 def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, float | None] | None:
-    """Whether tasks with missing rollouts have other rewards than tasks without."""
+    """Whether tasks with missing rollouts have different rewards from complete ones."""
     is_judged = run.profile.n > 0
     means, weight = run.scaled_profile.mean[is_judged], missing[is_judged].astype(np.float64)
     if int((weight > 0).sum()) < 10 or len(means) < 30 or means.std() == 0 or weight.std() == 0:

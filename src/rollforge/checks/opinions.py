@@ -1,4 +1,4 @@
-"""Second opinions on the verifier: verdicts of other verifiers that are on disk, and probes."""
+"""Second opinions on the verifier: recorded verdicts of other verifiers, and probes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Finding, share
 
 LEAST = 20
-"""Rollouts that both verifiers must have judged."""
+"""Fewest rollouts that both verifiers judged."""
 
 
 @check("verifiers-disagree", "verification", warn_share=0.05, min_agreement=0.2)
@@ -47,7 +47,7 @@ def verifiers_disagree(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _kappa(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Cohen's kappa: agreement beyond chance; 1 where nothing could differ."""
+    """Cohen's kappa: agreement beyond chance; 1 if neither verifier's verdicts vary."""
     agree = float((ours == theirs).mean())
     p, q = float(ours.mean()), float(theirs.mean())
     by_chance = p * q + (1 - p) * (1 - q)

@@ -17,27 +17,27 @@ LOOKED_AT = 100
 
 
 class Pairs(NamedTuple):
-    """Pairs of a task: its best with its worst, the second best with the second worst, and so on, while they differ."""
+    """Pairs within a task: best with worst, second best with second worst, and so on, while rewards differ."""
 
     gaps: Floats
-    """Scaled reward of the chosen less that of the rejected."""
+    """Scaled reward of the chosen rollout minus that of the rejected one."""
     group: Ints
     chosen: Ints
-    """Positions."""
+    """Positions of the rollouts."""
     rejected: Ints
 
     def at(self, gap: float) -> Pairs:
-        """Those with at least this gap."""
+        """The pairs with at least this gap."""
         is_wide = self.gaps >= gap - 1e-9
         return Pairs(self.gaps[is_wide], self.group[is_wide], self.chosen[is_wide], self.rejected[is_wide])
 
     def tasks(self) -> int:
-        """How many tasks give a pair."""
+        """Number of tasks with at least one pair."""
         return int((np.bincount(self.group) > 0).sum())
 
 
 def all_pairs(run: Evidence) -> Pairs:
-    """Every pair a run offers, of one prompt each; never across prompts."""
+    """All preference pairs of a run; both rollouts of a pair share a prompt."""
     if "pairs" not in run.shared:
         run.shared["pairs"] = _all_pairs(run)
     pairs: Pairs = run.shared["pairs"]
@@ -148,7 +148,7 @@ def one_sided(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("small-gaps", "recipe", recipes=("dpo", "rm"), min_mean=0.2, unclear=0.1, max_unclear=0.5)
 def small_gaps(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Chosen and rejected are nearly as good."""
+    """Chosen and rejected answers have nearly equal rewards."""
     pairs = all_pairs(run)
     n = len(pairs.gaps)
     if n < 20:

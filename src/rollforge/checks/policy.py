@@ -83,7 +83,7 @@ def ppo_empty_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("text-only", "recipe", recipes=("ppo", "grpo"), min_share=0.99)
 def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Token ids and log-probabilities are missing, so training would be off-policy."""
+    """Token ids or log-probabilities are missing, so training would be off-policy."""
     if not run.n:
         return
     estimate = share(int(run.has_token_ids.sum()), run.n)
@@ -106,7 +106,7 @@ def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _without_logprobs(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Token ids alone are not what was sampled from: of some rollouts, how many have their log-probabilities."""
+    """Token ids come without the log-probabilities they were sampled with; measured on some rollouts."""
     drawn = run.spread[run.has_token_ids[run.spread]]
     has_them = [LOGPROBS.search(line) is not None for line in run.source.read(run.row[drawn].tolist())]
     estimate = share(sum(has_them), len(drawn))
@@ -153,7 +153,7 @@ def flat_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _at_other_k(run: Evidence) -> str:
-    """The share of groups with signal that other group sizes would give, if rewards are yes or no."""
+    """The share of groups with signal at other group sizes, for two-valued rewards."""
     many = run.profile.n > 1
     won = run.per_group(run.succeeded)[many]
     lost = run.profile.n[many] - won
@@ -165,7 +165,7 @@ def _at_other_k(run: Evidence) -> str:
 
 @check("near-equal-groups", "recipe", recipes=("grpo",), min_std=0.02, max_share=0.5)
 def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Rewards within tasks differ, but hardly: normalised advantages would be noise."""
+    """Rewards within tasks hardly differ: normalised advantages would be noise."""
     many = (run.profile.n > 1) & (np.nan_to_num(run.profile.std) > 0)
     if not many.any() or run.is_binary:
         return
@@ -189,7 +189,7 @@ def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("partial-groups", "recipe", recipes=("grpo",), complete=0.75, warn_share=0.05, max_share=0.2)
 def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Groups are not complete: their baselines are noisier, and biased if the missing are not random."""
+    """Groups are incomplete: their baselines are noisier, and biased unless rollouts are missing at random."""
     if run.samples < 2 or not run.groups:
         return
     if run.about.design is not None:  # its rule fills up every group that is usable, and stops others

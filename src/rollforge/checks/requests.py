@@ -1,4 +1,4 @@
-"""Requests that were not answered as asked: tools the model never saw, sampling left to the server, time-outs, logprobs."""
+"""Requests not answered as asked: unseen tools, the server's default sampling, time-outs, missing logprobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollforge.checks.building_blocks.finding import Finding, share
 
 LOGPROBS = re.compile(rb'"(?:logprobs|generation_log_probs)"\s*:\s*\[\s*[-{0-9]')
 CHARS_PER_TOKEN = 8
-"""More characters per token than any tokenizer reaches on JSON: fewer input tokens than this allows cannot hold the text."""
+"""More characters per token than any tokenizer reaches on JSON. With fewer input tokens, the request cannot contain the text."""
 
 
 @check("unused-tools", "collection", min_rollouts=20, min_tasks=5)
@@ -85,7 +85,7 @@ def server_sampling(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("censored-by-timeout", "collection", warn_share=0.01)
 def censored_by_timeout(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Rollouts were drawn again after a time-out, so that long answers are missing."""
+    """Rollouts were repeated after time-outs, so long answers are missing."""
     tasks = np.asarray(run.about.timed_out, dtype=np.int64)
     estimate = share(min(len(tasks), run.n), run.n)
     if not len(tasks) or not run.n:

@@ -1,4 +1,4 @@
-"""Sampling that did not happen as asked: copies instead of samples, another model, missing usage, unknown tools."""
+"""Sampling that differs from the request: copies instead of samples, another model, missing usage, unknown tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollforge.checks.building_blocks.text_samples import BUDGET, bare
 from rollforge.statistics.stats import Ints
 
 LONG_ENOUGH = 40
-"""Characters from which two equal answers are no coincidence."""
+"""Length in characters from which two equal answers are no coincidence."""
 
 GENERIC = frozenset({"", "default", "model", "policy", "policymodel", "local", "test", "simulated", "auto"})
 VERSION = re.compile(
@@ -25,26 +25,26 @@ VERSION = re.compile(
     r"fp4|fp8|fp16|f16|f32|bf16|mxfp4|nvfp4|int4|int8|\d+bit|w\d+a\d+|i?q\d+|[ksml]|x+s|xl|nl|i1|ud|imat|"
     r"awq|gptq|bnb|exl2|exl3|mlx|gguf|ggml|safetensors|bin|hf"
 )
-"""A word that may follow a model's name without making it another model: versions, revisions, quantisations, file endings."""
+"""Words after a model's name that keep it the same model: versions, revisions, quantisations, file suffixes."""
 SIZE = re.compile(r"\d+x?\d*[bm]")
-"""A number of parameters. Two names that both have one are of different models when they differ."""
+"""A number of parameters: names with different numbers are different models."""
 VARIANT = re.compile(r"mini|nano|lite|tiny|small|medium|large|base|distill|pro|flash|turbo|haiku|sonnet|opus")
-"""A word that makes it another model of the family."""
+"""Words that name another model of the same family."""
 FILE = re.compile(r"\.(?:gguf|ggml|bin|safetensors)$")
-"""A server that reports its file, such as llama.cpp's, answers to any name."""
+"""File suffixes of a model: a server that reports its file, such as llama.cpp's, accepts any model name."""
 
 LOOKED_AT = 60
 
 MOST_MEMBERS = 64
-"""Samples of one task whose trajectories are compared."""
+"""Most samples of one task whose trajectories are compared."""
 
 COPIED = 0.75
-"""A task acts alike when at least this share of its samples has one trajectory."""
+"""A task's samples act alike when at least this share of them has the same trajectory."""
 
 
 @check("identical-samples", "collection", warn_share=0.1, max_share=0.5, copies=0.75, max_copied=0.15)
 def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The samples of a task are the same answer, all or most of them: seed or temperature was not applied."""
+    """The samples of a task are all or mostly the same answer: seed or temperature was not applied."""
     if not run.n:
         return
     chars = run.answer_chars[run.order]
@@ -79,7 +79,7 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _acts_differently(run: Evidence, same: Bools) -> Bools:
-    """Tasks with tool calls whose samples end in the same text after different trajectories; unread ones are left out too."""
+    """Tasks with tool calls whose samples end in the same text after different trajectories. Unread tasks count as such."""
     differs = same & (run.per_group(run.tool_calls > 0) > 0)
     groups = run.draw(differs, max(1, BUDGET // max(int(run.sizes.max(initial=1)), 1)))
     for group in groups.tolist():
@@ -90,7 +90,7 @@ def _acts_differently(run: Evidence, same: Bools) -> Bools:
 
 
 def _copies(run: Evidence, eligible: Bools) -> tuple[Share, str]:
-    """How many samples repeat another one of their task, over these tasks."""
+    """The share of samples in these tasks that repeat another sample of their task."""
     first = np.zeros(int(run.answer_code.max(initial=-1)) + 1, dtype=np.int64)
     first[run.answer_code] = np.arange(run.n)  # any one of the samples with that answer
     distinct = run.per_group(run.flags(first))
@@ -103,7 +103,7 @@ def _copies(run: Evidence, eligible: Bools) -> tuple[Share, str]:
 
 
 def _has_answer_of_others(run: Evidence, same: Bools, times: Ints) -> Bools:
-    """Tasks whose one answer is that of several other tasks too: a phrase to choose from, unless there is but one in the run."""
+    """Tasks whose single answer is also that of several other tasks: a choice among fixed phrases, unless the run has only one."""
     first = run.order[np.lexsort((-times[run.order], run.group[run.order]))][run.starts]
     answers = run.answer_hash[first]
     distinct, codes, counts = np.unique(answers[same], return_inverse=True, return_counts=True)
@@ -115,7 +115,7 @@ def _has_answer_of_others(run: Evidence, same: Bools, times: Ints) -> Bools:
 
 @check("near-identical-samples", "collection", max_share=0.5, likeness=0.97)
 def near_identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The samples of a task differ in formatting or a few characters only."""
+    """The samples of a task differ only in formatting or a few characters."""
     eligible = (run.sizes > 1) & run.groups_with_different_answers
     groups = run.draw(np.flatnonzero(eligible), LOOKED_AT)
     pairs = [_two_of(run, int(group)) for group in groups]
@@ -161,7 +161,7 @@ def _is_alike(one: str, other: str, likeness: float) -> bool | None:
 
 @check("wrong-model", "collection", max_share=0.01)
 def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The server's model name is not the one asked for, or changes during the run."""
+    """The server's model name differs from the requested one, or changes during the run."""
     counts = run.model.counts()
     if not counts:
         return
@@ -203,12 +203,12 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _asked_models(run: Evidence) -> list[str]:
-    """The models that requests name, where no manifest says which one was asked."""
+    """The models named in requests, for runs whose manifest names none."""
     return sorted({item.asked for item in run.spread_samples if item.asked})
 
 
 def is_same_model(requested_name: str, answered: str) -> bool:
-    """Whether a server's name can mean the model asked for: the same, a dated or packed version of it, or its path."""
+    """Whether the server's name can mean the requested model: equal, a dated or quantised version of it, or its path."""
     first, second = (_words(name) for name in (requested_name, answered))
     if {"".join(first), "".join(second)} & GENERIC:
         return True
@@ -222,7 +222,7 @@ def _words(name: str) -> list[str]:
 
 
 def _is_other_size(requested_name: str, answered: str) -> bool:
-    """Whether the names are of different sizes, where both name one, or of different members of a family."""
+    """Whether the names have different sizes, if both have one, or are different variants of a family."""
     first, second = (set(_words(name)) for name in (requested_name, answered))
     sizes = [{word for word in words if SIZE.fullmatch(word) or "." in word} for words in (first, second)]
     if all(sizes) and sizes[0] != sizes[1]:

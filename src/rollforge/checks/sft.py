@@ -1,4 +1,4 @@
-"""Fit for supervised fine-tuning: enough good examples, of many prompts, not the same one again and again."""
+"""Fit for supervised fine-tuning: enough good examples from many prompts, without many duplicates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforge.statistics.counts import count_of
 
 
 def _threshold(run: Evidence, limits: Limits) -> float:
-    """The scaled reward to keep from: the top value of a two-valued reward, else the limit."""
+    """The lowest scaled reward to keep: the top value of a two-valued reward, else the limit."""
     return 1.0 if run.is_binary else limits["min_reward"]
 
 
@@ -56,7 +56,7 @@ def few_examples(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("sft-low-mean", "recipe", recipes=("sft",), min_reward=0.95, min_mean=0.9)
 def low_mean(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The examples kept are not good on average."""
+    """The kept examples have a low mean reward."""
     is_example = _kept(run, limits)
     if not is_example.any():
         return
@@ -97,7 +97,7 @@ def duplicates(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("sft-narrow", "recipe", recipes=("sft",), min_reward=0.95, min_tasks=0.2)
 def narrow(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """The examples kept come from few of the tasks, mostly easy ones."""
+    """The kept examples come from few of the tasks, mostly easy ones."""
     is_example = _kept(run, limits)
     if int(is_example.sum()) < 20:
         return

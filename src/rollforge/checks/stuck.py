@@ -28,13 +28,13 @@ ALIKE = 0.3
 """Assumed intraclass correlation within tasks where it cannot be estimated."""
 
 COMMON = 0.95
-"""A reward that is this common anyway proves nothing, however long the stretch."""
+"""If the reward is at least this common elsewhere, a long stretch of it proves nothing."""
 RUNS = 5
 
 
 @check("stuck-rewards", "verification", chance=1e-4, min_tasks=8)
 def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """For a stretch of the run every reward is the same number, unlike before and after."""
+    """For a stretch of the run all rewards are equal, unlike before and after."""
     if len(run.levels) < 2:
         return
     order = timed(run)
@@ -61,9 +61,13 @@ class _Usual(NamedTuple):
     """Upper bounds of how common the stretch's reward is elsewhere."""
 
     share: float
-    """The largest share before it, after it, or in other rollouts of the same tasks: a sorted file has one that is large."""
+    """The largest share before the stretch, after it, or in other rollouts of the same tasks. In a sorted file one of them is
+    large.
+    """
     at_edge: float
-    """The share right beside it if a drift towards it is real, on the side where it is smaller: sorted files drift one way."""
+    """The share extrapolated to the edge of the stretch if there is a significant drift; the smaller of both sides, as sorted
+    files drift one way.
+    """
     is_controlled: bool
     """Most of its tasks have rollouts outside the stretch, so the tasks are not the reason."""
     is_thin: bool
@@ -71,7 +75,7 @@ class _Usual(NamedTuple):
 
 
 def _alike(run: Evidence, inside: Ints, value: float) -> float:
-    """Intraclass correlation on this reward outside the stretch, rounded up."""
+    """Intraclass correlation of this reward outside the stretch, rounded up."""
     outside = run.judged.copy()
     outside[inside] = False
     counts = run.per_group(outside)
@@ -86,7 +90,7 @@ def _alike(run: Evidence, inside: Ints, value: float) -> float:
 
 
 def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual | None:
-    """How common the stretch's reward is elsewhere; None when there is too little to estimate it from."""
+    """How common the stretch's reward is elsewhere; None with too little data for an estimate."""
     end, width = stretch.start + stretch.length, width_around(run)
     before, after = order[max(0, stretch.start - width) : stretch.start][::-1], order[end : end + width]
     sides = [side for side in (before, after) if len(side) >= NEAR]
@@ -115,14 +119,16 @@ def _share_in(run: Evidence, positions: Ints, value: float, alike: float) -> Sha
 
 
 def _share_beside(run: Evidence, beside: Ints, value: float, alike: float) -> float:
-    """The upper bound of the share on one side, nearest first: of the near ones alone if the share rises towards the stretch."""
+    """Upper bound of the share on one side (`beside`: nearest first); of the near part only, if the share rises towards the
+    stretch.
+    """
     near_width = max(NEAR, 10 * run.samples)
     near, far = (_share_in(run, part, value, alike) for part in (beside[:near_width], beside))
     return near.high if near.low > far.value else far.high
 
 
 def _share_elsewhere(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> float | None:
-    """The upper bound of the share among rollouts of the same tasks outside the stretch, if most tasks have some."""
+    """Upper bound of the share in other rollouts of the stretch's tasks; None unless most of these tasks have some."""
     inside = order[stretch.start : stretch.start + stretch.length]
     tasks = np.bincount(run.group[inside], minlength=run.groups) > 0
     is_outside = run.judged & tasks[run.group]
@@ -133,7 +139,7 @@ def _share_elsewhere(run: Evidence, order: Ints, stretch: Stretch, alike: float)
 
 
 def _reason(run: Evidence, order: Ints, stretch: Stretch, usual: _Usual, *, drifts: bool) -> str:
-    """What may explain the stretch without a fault; empty when nothing may."""
+    """An innocent reason for the stretch; empty if there is none."""
     if usual.share > COMMON:
         return "the reward is the usual one there too, and tasks may be sorted by difficulty"
     if usual.is_controlled:

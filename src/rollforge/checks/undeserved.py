@@ -1,4 +1,4 @@
-"""Rewards for answers that cannot deserve one: empty, refused, cut off, an echo of the prompt."""
+"""Rewards for answers that cannot deserve one: empty, refused, cut off, or copies of the prompt."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _echoes(run: Evidence, is_rewarded: bool) -> tuple[Ints, float]:
-    """Positions of echoes among the sampled rollouts, and the weight of each: rollouts of the run per sampled one."""
+    """Positions of sampled answers that repeat the prompt, and how many rollouts of the run each sampled rollout represents."""
     among = run.judged & (run.succeeded == is_rewarded) & (run.answer_chars >= SHORTEST_PROMPT)
     drawn = run.draw(among, BUDGET)
     samples = run.read(drawn)

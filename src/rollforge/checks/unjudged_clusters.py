@@ -1,4 +1,4 @@
-"""Unjudged rollouts that cluster on few tasks or answers: the answer, not chance, keeps the verifier from judging."""
+"""Unjudged rollouts that cluster on few tasks or answers: verification then fails because of the answer, not at random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforge.statistics.stats import Ints
 
 @check("unjudged-clusters", "verification", min_unjudged=6, max_share=0.9, z=5.0)
 def unjudged_clusters(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Unjudged rollouts cluster on few tasks or answers: a model can learn to avoid its verdict there."""
+    """Unjudged rollouts cluster on few tasks or answers: a model can learn to avoid verdicts there."""
     missing = ~run.judged
     total = int(missing.sum())
     if total < limits["min_unjudged"] or not run.n or total > limits["max_share"] * run.n:
@@ -42,7 +42,7 @@ def unjudged_clusters(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def overdispersion(counts: Ints, sizes: Ints) -> float:
-    """How many standard deviations the chi-square of the counts lies above that of one binomial share for all groups."""
+    """How many standard deviations the chi-square statistic exceeds that of a single binomial share for all groups."""
     several = sizes > 1
     counts, sizes = counts[several], sizes[several]
     if len(sizes) < 5:

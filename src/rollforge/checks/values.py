@@ -1,4 +1,4 @@
-"""Rewards that no verifier should give: not finite, outside the declared range, far from all others."""
+"""Implausible rewards: not finite, outside the declared range, or far from all others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def non_finite_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("out-of-range", "verification", max_share=0.0)
 def out_of_range(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Some rewards lie outside the range that was declared, or that all others keep to."""
+    """Some rewards lie outside the declared range, or outside the range of all other rewards."""
     declared = run.about.declared
     low, high = declared or (run.range.low, run.range.high)
     outside = run.judged & ((run.reward < low - 1e-9) | (run.reward > high + 1e-9))

@@ -19,7 +19,7 @@ from rollforge.text_safety.outgoing import guard_output
 from rollforge.text_safety.redaction import SECRETS
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
-"""Commands that run a user's functions: their process keeps Python's and the libraries' own settings."""
+"""Commands that run a user's functions; their process keeps the default settings of Python and its libraries."""
 
 NOT_WRITABLE = frozenset(
     {
@@ -33,14 +33,14 @@ NOT_WRITABLE = frozenset(
         errno.ENOENT,
     }
 )
-"""Errors of a path that cannot be written; ENOENT is what /proc answers, and a folder that was removed meanwhile."""
+"""Errno values of a path that cannot be written. ENOENT occurs below /proc, and for a folder removed meanwhile."""
 
 OUT_FLAGS = frozenset({"-o", "--out"})
 
 HUB, HUB_CONFIG = "hf://", "--hub-config"
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a full disk; they often name no file: a file being written, or the target of stdout."""
+"""Errno values of a full disk. Such errors often name no file: a file being written, or the target of stdout."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        _drop_output()  # the reader has gone (`| head`): there is nobody left to tell
+        _drop_output()  # the reader has gone (`| head`)
         sys.exit(Exit.DONE)
     except OSError as error:
         if error.errno in FULL and error.filename is None:
@@ -92,7 +92,7 @@ def run(words: list[str]) -> object:
 
 
 def is_bucket_word(word: str) -> bool:
-    """Whether a word names something in a bucket, alone or as the value of a flag."""
+    """Whether a word names an object in a bucket, alone or as the value of a flag."""
     return word.rpartition("=")[2].startswith(SCHEMES)
 
 
@@ -109,7 +109,7 @@ def _refuse_other_schemes(words: list[str]) -> None:
 
 @contextmanager
 def _without_empty_folders(words: list[str]) -> Iterator[None]:
-    """Remove the folder of an output, if it did not exist before, is empty, and the command fails."""
+    """Remove the output's folder if the command created it, it is empty, and the command fails."""
     outs = [value for flag, value in itertools.pairwise(words) if flag in OUT_FLAGS]
     outs += [word.partition("=")[2] for word in words if word.partition("=")[0] in OUT_FLAGS]
     made = [path for out in outs for path in (Path(out), *Path(out).parents) if out and not path.exists()]
@@ -130,7 +130,7 @@ def _report(error: RollforgeError) -> None:
 
 
 def _drop_output() -> None:
-    """Send the rest of stdout to the null device."""
+    """Redirect the rest of stdout to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -157,14 +157,14 @@ def _tune_libraries() -> None:
 
 
 def _print_in_any_locale() -> None:
-    """Let a terminal without UTF-8 show `?` for what it lacks; JSON, CSV and files are always UTF-8."""
+    """Replace characters that the terminal's encoding lacks by `?`; JSON, CSV and files are always UTF-8."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
 
 
 def _take_config(words: list[str]) -> tuple[list[str], str | None]:
-    """Take `--config FILE` off the words: it belongs to every command."""
+    """Extract `--config FILE` from the words, since every command accepts it."""
     other_words, path = [], None
     rest = iter(words)
     for word in rest:
@@ -182,7 +182,7 @@ def _take_config(words: list[str]) -> tuple[list[str], str | None]:
 
 
 def _is_hub_config(value: str, words: list[str]) -> bool:
-    """Whether `--config VALUE` names a config of a dataset on the Hub: the input is there, and VALUE is no file."""
+    """Whether `--config VALUE` names a config of a Hub dataset: the input is on the Hub, and VALUE is no file."""
     has_hub_input = any(word.partition("=")[2].startswith(HUB) or word.startswith(HUB) for word in words)
     return (
         has_hub_input

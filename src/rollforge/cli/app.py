@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
 NARROW = 78
-"""Columns of the narrowest terminal, less the indent of an example."""
+"""Width of the narrowest supported terminal, minus the indent of an example."""
 HELP_ALL = "--help-all"
 
 
@@ -33,7 +33,7 @@ class Verb(NamedTuple):
 
     target: str
     summary: str
-    """First line of the function's docstring: `rollforge --help` shows it without importing the function."""
+    """First line of the function's docstring, repeated here so that `rollforge --help` need not import the function."""
 
 
 COMMANDS = {
@@ -121,7 +121,7 @@ COMMANDS = {
 
 
 class Command(NamedTuple):
-    """A loaded verb: the function, whose docstring is the help, and a line that works when pasted."""
+    """A loaded verb: its function, whose docstring is the help text, and an example that works when pasted."""
 
     function: Callable[..., object]
     example: str
@@ -137,7 +137,7 @@ def load_command(verb: str) -> Command:
 
 
 def version_text() -> str:
-    """The version, and which compiled modules this installation has; Python code does the work of those it lacks."""
+    """The version, and which compiled modules are installed; Python code replaces the missing ones."""
     from rollforge.runtime.native import MODULES, load_native
 
     compiled = [name.removeprefix("rollforge.") for name in MODULES if load_native(name) is not None]
@@ -147,7 +147,7 @@ def version_text() -> str:
 
 
 def build_app(verb: str | None = None, *, shows_all: bool = False, words: Sequence[str] = ()) -> cyclopts.App:
-    """Build the parser; only the command of `verb` is imported. `words` are checked for options that nothing reads."""
+    """Build the parser; only the command of `verb` is imported. Typed options in `words` that would have no effect are refused."""
     app = cyclopts.App(
         name="rollforge",
         help="From tasks to training-ready data: collect, verify, profile, check, prepare.",
@@ -176,7 +176,7 @@ def build_app(verb: str | None = None, *, shows_all: bool = False, words: Sequen
 
 
 def _reading_all(function: Callable[..., object], verb: str, words: Sequence[str]) -> Callable[..., object]:
-    """Wrap a command: it refuses typed options that nothing would read with the values at hand."""
+    """Wrap a command so that it refuses typed options that have no effect together with its other values."""
 
     @functools.wraps(function)
     def checked(*args: object, **options: object) -> object:
@@ -204,7 +204,7 @@ def _typed(
 
 
 def _flattened(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of plain parameters, and of the fields of those that are groups of flags."""
+    """Return the values of all parameters, with groups of flags replaced by their fields."""
     values: dict[str, object] = {}
     for name, value in arguments.items():
         if dataclasses.is_dataclass(value):
@@ -215,14 +215,14 @@ def _flattened(arguments: Mapping[str, object]) -> dict[str, object]:
 
 
 def _default_text(value: object) -> str | None:
-    """Write a default for the help; off, empty and none go without saying."""
+    """Format a default value for the help; None for off, empty and None, which the help omits."""
     if value is None or value is False or value in ("", (), [], {}):
         return None
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _brief_formatter(common: frozenset[str]) -> cyclopts.help.DefaultFormatter:
-    """Return a help formatter that leaves out every flag but the common ones."""
+    """Return a help formatter that omits all but the common flags."""
     from cyclopts.help import DefaultFormatter
 
     class BriefFormatter(DefaultFormatter):
@@ -266,7 +266,7 @@ def run_app(words: Sequence[str], config_path: str | None = None) -> object:
 
 
 def _sources(app: cyclopts.App, verb: str | None, config_path: str | None) -> list[object]:
-    """Sources of values below the flags, the strongest first."""
+    """Sources of values with lower precedence than flags, the strongest first."""
     sources: list[object] = []
     if any(name.startswith("ROLLFORGE_") for name in os.environ):
         from cyclopts.config import Env
@@ -305,7 +305,7 @@ def _read_config(app: cyclopts.App, verb: str | None, path: str) -> dict[str, ob
 
 
 def _check_variables(app: cyclopts.App, verb: str) -> None:
-    """Refuse environment variables that are meant for this command and name none of its options."""
+    """Refuse environment variables with this command's prefix that name none of its options."""
     prefix = _as_variable("rollforge", verb, "")
     arguments = app[verb].assemble_argument_collection()
     variables = [_as_variable("rollforge", verb, name) for argument in arguments for name in argument.names]
@@ -324,13 +324,13 @@ def _as_variable(*words: str) -> str:
 
 
 def _prose(function: Callable[..., object]) -> str:
-    """Return the docstring up to its parameters, one line per paragraph: the terminal breaks lines."""
+    """Return the docstring before its parameters, one line per paragraph, for the terminal to wrap."""
     text = (inspect.getdoc(function) or "").partition("\n\nParameters\n---")[0]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _pasteable(example: str) -> str:
-    """Break a long example with backslashes: a line that the terminal breaks cannot be pasted."""
+    """Break a long example with backslashes, so that it can still be pasted."""
     if len(example) <= NARROW:
         return example
     lines = textwrap.wrap(example, NARROW - 2, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Addresses of buckets on the command line: each becomes a working copy on this machine for as long as the command runs."""
+"""Bucket addresses on the command line: each is replaced by a local working copy while the command runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 OUT_FLAGS = ("-o", "--out")
 WRITE_TO_RUN = frozenset({"collect", "verify", "profile", "eval", "bench", "import", "merge"})
-"""Commands that write into the run they are given; the others write only where -o points."""
+"""Commands that write into their input run; the others write only to the path of -o."""
 
 
 READ_FEW = frozenset({"show", "query"})
-"""Commands that read the index and some lines."""
+"""Commands that read the index and only a few lines."""
 LINES = frozenset({"--line"})
-"""Flags with which they read the whole file."""
+"""Flags with which those commands read the whole file."""
 
 
 def run_with_copies(words: list[str], run: Callable[[list[str]], object]) -> object:
-    """Run a command whose words name buckets; what it writes is in the bucket when it ends."""
+    """Run a command whose words name buckets; its output is in the bucket when it ends."""
     from rollforge.index.bucket_index import indexed_run
     from rollforge.store.bucket import is_bucket_url, run_copy, working_copy
 
@@ -55,7 +55,7 @@ def run_with_copies(words: list[str], run: Callable[[list[str]], object]) -> obj
 
 @contextmanager
 def _indexed(run: Path) -> Iterator[None]:
-    """Use the index that the bucket has, and put one there that is built."""
+    """Use the bucket's index if there is one; upload an index built meanwhile."""
     from rollforge.index.bucket_index import fetch_indexes, send_quietly
     from rollforge.store import RunFiles
     from rollforge.store.shipping import copy_of

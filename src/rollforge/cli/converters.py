@@ -1,4 +1,4 @@
-"""Converters of the parser: from the words of a flag to the value that a step takes."""
+"""Converters of the parser: from the text of a flag to a typed value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Flag = Annotated[bool, Parameter(negative=())]
 
 
 def within(lowest: float | None = None, highest: float | None = None) -> Parameter:
-    """Bound a number; the parser refuses others and names the flag."""
+    """A bounded number type; the parser refuses values outside and names the flag."""
     return Parameter(validator=validators.Number(gte=lowest, lte=highest))
 
 
@@ -38,7 +38,7 @@ def _to_names(_: Any, tokens: Sequence[Token]) -> str:
 
 
 def _duration_text(seconds: float | None) -> str | None:
-    """Write a default as people type it: 600 seconds is `10m`."""
+    """Format a default duration as users type it: 600 seconds is `10m`."""
     if seconds is None:
         return None
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -48,10 +48,10 @@ def _duration_text(seconds: float | None) -> str | None:
 
 
 SECONDS = Parameter(converter=_to_seconds, n_tokens=1, metavar="TIME", show_default=_duration_text)
-"""A length of time: `90`, `90s`, `15m`, `2h`, `1.5d`."""
+"""A duration in seconds: `90`, `90s`, `15m`, `2h`, `1.5d`."""
 
 NAMES = Parameter(converter=_to_names, n_tokens=-1, accepts_keys=False, metavar="NAME")
-"""A name; repeated, the names are joined by commas."""
+"""A name; repeated flags are joined by commas."""
 
 SETTINGS = Parameter(
     converter=_to_settings,
@@ -60,11 +60,11 @@ SETTINGS = Parameter(
     metavar="KEY=VALUE",
     show_default=False,
 )
-"""`key.path=value`, repeatable; all of them make one nested object."""
+"""`key.path=value`, repeatable; all values merge into one nested object."""
 
 
 def numbers_between(flag: str, text: str, separator: str) -> tuple[float, ...]:
-    """`0.98/0.02` or `0.1-0.9` as numbers."""
+    """Parse `0.98/0.02` or `0.1-0.9` as two numbers."""
     try:
         return tuple(float(part) for part in text.split(separator))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Errors of the parser in a user's words: what was typed, what is wrong with it, and the words that would be right."""
+"""Parser errors in the user's terms: the typed words, the mistake, and a correction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_RUN = {
     "verify": "verify takes one run, and not also",
     "merge": "merge takes one run of shards, and not also",
 }
-"""How commands that take a single run complain about a second word."""
+"""How commands that take a single run reject a second argument."""
 
 OTHER_TOOLS_FLAGS = {
     ("prepare", "--recipe"): "the recipe is the first word: rollforge prepare sft RUN --to trl -o DIR",
@@ -41,7 +41,7 @@ OTHER_TOOLS_FLAGS = {
     ("collect", "--resume"): "the same command resumes by itself; --fresh begins anew",
     ("collect", "--overwrite"): "the same command resumes; --fresh begins anew and moves the old run aside",
 }
-"""Flags that people bring along from other tools, by command, and what does the same here."""
+"""Flags of other tools that users type, by command, and the equivalent here."""
 
 
 def usage_error(
@@ -133,7 +133,7 @@ def _wrong_number(error: cyclopts.CoercionError) -> UsageError | None:
 
 
 def _unused(verb: str, word: str, example: str) -> str:
-    """The next step after a word too many."""
+    """The next step after an unexpected argument."""
     if word.startswith("-"):
         return f"see all options: rollforge {verb} --help"
     if verb in ("collect", "eval", "bench"):
@@ -146,7 +146,7 @@ def _unused(verb: str, word: str, example: str) -> str:
 
 
 def _needed(error: cyclopts.MissingArgumentError, command: Callable[..., object]) -> str:
-    """Name the required arguments that are missing; empty when something else is wrong."""
+    """Names of missing required arguments; empty if the error is another one."""
     argument = error.argument
     if argument is None or argument.tokens:
         return ""

@@ -13,13 +13,13 @@ from rollforge.cli.render.console import say
 from rollforge.errors import Exit
 
 TERM_GRACE_S = 30.0
-"""Time that work in flight has to finish after SIGTERM."""
+"""Grace period for work in flight after SIGTERM."""
 ABORT_GRACE_S = 5.0
-"""Time to abort after that; then the process ends, whatever still runs."""
+"""Time to abort after the grace period; then the process exits, even if threads still run."""
 
 
 def end_on_term() -> None:
-    """Let SIGTERM end any command like Ctrl-C: files are closed, children are ended; at the latest after the grace period."""
+    """Let SIGTERM end any command like Ctrl-C: close files, end child processes, exit at the latest after the grace period."""
 
     def terminate(*_: object) -> Never:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -30,7 +30,7 @@ def end_on_term() -> None:
 
 
 def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: str = "in flight") -> None:
-    """Handle signals in the running event loop from now on."""
+    """Handle signals in the running event loop."""
     import asyncio  # with ssl it costs most commands a tenth of their start; they never get here
 
     loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: 
 
 
 async def until_stopped(server: Coroutine[object, object, None]) -> None:
-    """Run a server until Ctrl-C or SIGTERM, which end it between two steps of the loop and never inside a request."""
+    """Run a server until Ctrl-C or SIGTERM; either stops it between event-loop steps, never inside a request."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -74,14 +74,14 @@ async def until_stopped(server: Coroutine[object, object, None]) -> None:
 
 
 def _end_after(seconds: float) -> None:
-    """End the process then, if it still runs: a hung library must not outlive the grace period."""
+    """Exit the process after the delay if it still runs: a hung library must not outlive the grace period."""
     timer = threading.Timer(seconds, os._exit, [int(Exit.INTERRUPTED)])
     timer.daemon = True
     timer.start()
 
 
 def resume_command(*, is_after_pilot: bool = False) -> list[str]:
-    """Return the typed words without --fresh: they resume the work. After a pilot, without --pilot too."""
+    """Return the command line that resumes the work: the typed words without --fresh, and after a pilot without --pilot."""
     words = [word for word in sys.argv[1:] if word != "--fresh"]
     if is_after_pilot:
         words = [

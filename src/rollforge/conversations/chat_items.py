@@ -10,7 +10,7 @@ from rollforge.records import content_text, to_json
 
 
 def message_of(value: Any) -> ChatMessageJson:
-    """A message as a plain object, whether it is one already or a pydantic model."""
+    """A message as a dict, from a dict or a pydantic model."""
     return cast("ChatMessageJson", _plain(value))
 
 
@@ -19,7 +19,7 @@ def _plain(value: Any) -> object:
 
 
 def items_of(messages: object) -> list[ItemJson]:
-    """Responses items of chat messages; a plain text is one user message."""
+    """Chat messages as Responses items; a plain text is one user message."""
     if isinstance(messages, str):
         return [{"role": "user", "content": messages, "type": "message"}]
     return (
@@ -92,7 +92,7 @@ class _FunctionJson(TypedDict, total=False):
 
 
 class _CallJson(_FunctionJson, total=False):
-    """One call: the function nested, as a name, or absent, and the arguments as text or as an object."""
+    """One call; the function is nested, a name, or absent, and arguments are text or an object."""
 
     id: str
     tool_call_id: str
@@ -113,7 +113,7 @@ def _call(call: _CallJson) -> ItemJson:
 
 
 def messages_of_response(items: list[ItemJson]) -> list[ChatMessageJson]:
-    """Chat messages of the items of a response."""
+    """The items of a response as chat messages."""
     messages: list[ChatMessageJson] = []
     for item in items:
         kind = item.get("type")

@@ -1,7 +1,7 @@
 """Rollouts in chat form: `messages`, or `prompt` and `completion`, as scripts and chat APIs write them.
 
-The answer in `messages` begins after the last message that is neither the model's nor a tool's, as in the index. Arguments given
-as an object keep their digits.
+The answer in `messages` begins after the last message that is neither from the model nor from a tool, as in the index. Numbers in
+object arguments keep their digits.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
 
 
 def without_answer(row: RowJson) -> RowJson:
-    """The row without its answer: a prompt set does not need the answer to be readable."""
+    """The row without its answer, which a prompt set need not be able to read."""
     prompt_row = without(row, ("completion",))
     if isinstance(messages := row.get("messages"), list):
         prompt_row["messages"] = messages[: _end_of_prompt([_role(message) for message in messages])]

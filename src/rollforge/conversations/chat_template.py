@@ -1,7 +1,7 @@
 """Chat templates: pick the message form that a template takes, and prove that each row renders.
 
-Some templates crash on string arguments, some encode them twice, some drop reasoning or tool calls silently. A probe
-conversation shows which form survives; then every row is rendered before it is written. Nothing is tokenized. Needs `jinja2`
+Some templates crash on string arguments, some encode them twice, some drop reasoning or tool calls silently. A probe conversation
+shows which form renders completely; then every row is rendered before it is written. Nothing is tokenized. Needs `jinja2`
 (`pip install 'rollforge[template]'`).
 """
 
@@ -56,7 +56,7 @@ class Template:
         self._template = _environment().from_string(_GENERATION.sub("", source))
 
     def render(self, messages: list[JsonFields], tools: list[Any] | None = None) -> str:
-        """Render the conversation as the trainer would show it to the model.
+        """Render the conversation as the trainer does.
 
         Raises:
             Inexpressible: the template refuses it.
@@ -70,13 +70,13 @@ class Template:
                 eos_token="",
                 pad_token="",
             )
-        except Exception as error:  # a template is somebody's program and may raise anything
+        except Exception as error:  # a user's template may raise anything
             raise Inexpressible(f"the template refuses it: {str(error).splitlines()[0][:120]}") from error
         return text
 
 
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""Markers for loss masks; they do not change the text."""
+"""Jinja markers for loss masks; removing them does not change the rendered text."""
 
 
 def _environment() -> Any:
@@ -104,7 +104,7 @@ def _environment() -> Any:
 
 
 def template_file(path: str) -> Path:
-    """The file that `--template` names: itself, or the one with the chat template in a model's folder."""
+    """The file that `--template` names: the file itself, or the chat template inside a model's folder."""
     file = Path(path)
     if file.is_dir():
         names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
@@ -134,20 +134,20 @@ def load_template(path: str) -> Template:
 
 
 class Picked(NamedTuple):
-    """What a template takes."""
+    """The message form chosen for a template."""
 
     shaping: Shaping
     fallback: Arguments | None
-    """Another form of arguments that it renders completely, if there is one."""
+    """An alternative form of arguments that the template also renders completely, if any."""
     shows_tools: bool
-    """Whether it renders calls and their results."""
+    """Whether the template renders calls and their results."""
 
 
 def pick_shaping(template: Template, own: Shaping, fixed: dict[str, str]) -> Picked:
-    """The first shaping near the exporter's own that the template renders completely.
+    """The message form closest to the exporter's own that the template renders completely.
 
     Args:
-        fixed: what the user asked for; it is checked, not changed.
+        fixed: forms that the user chose; they are checked, not changed.
     """
     arguments: list[Arguments] = ["text"] if own.arguments == "text" else ["object", "string", "text"]
     keys: list[Keys] = (
@@ -198,7 +198,7 @@ def _shows(template: Template, shaping: Shaping, probe: list[ChatMessage]) -> bo
 
 
 def conversations(row: JsonObject) -> Iterator[list[JsonObject]]:
-    """Every conversation that a written row holds, for rendering."""
+    """Every conversation in a written row, for rendering."""
     context = row.get("prompt") or row.get("context") or row.get("input") or []
     if "messages" in row:
         context = row["messages"]
@@ -213,7 +213,7 @@ def conversations(row: JsonObject) -> Iterator[list[JsonObject]]:
 
 
 _FALLBACKS: tuple[Arguments, ...] = ("string", "text")
-"""Forms of arguments that no loader damages."""
+"""Forms of arguments that every loader preserves."""
 
 
 class Prover:
@@ -224,7 +224,7 @@ class Prover:
         self._shows_tools = shows_tools
 
     def prove(self, row: JsonObject) -> None:
-        """Raise `Inexpressible` when the template refuses the row or shows nothing of its last message."""
+        """Raise `Inexpressible` when the template refuses the row, or omits its last message."""
         tools = row.get("tools")
         tools = json.loads(tools) if isinstance(tools, str) and tools else tools or None
         for messages in conversations(row):

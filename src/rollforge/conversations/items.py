@@ -1,6 +1,6 @@
-"""Responses items as chat messages: the only module that knows both shapes.
+"""Responses items as chat messages: the only module that handles both.
 
-An item without a chat equivalent raises `Inexpressible` with a reason to count; an item that is rewritten leaves a mark.
+An item without a chat equivalent raises `Inexpressible` with a reason that is counted; a rewritten item adds a mark.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "r
 def fold(
     items: Iterable[ResponseItem], call_names: dict[str, str], marks: set[str], images: ImagePolicy = "refuse"
 ) -> list[ChatMessage]:
-    """Items in order as messages: neighbouring reasoning, text and calls of the model become one assistant message."""
+    """Convert items in order to messages; adjacent reasoning, text and calls of the model become one assistant message."""
     messages: list[ChatMessage] = []
     turn: ChatMessage | None = None
     for item in items:
@@ -168,7 +168,7 @@ def _image_url(value: object) -> str:
 
 
 def _reasoning(item: ResponseItem, marks: set[str]) -> str:
-    """The summary, else the raw reasoning text; encrypted reasoning is of no use to a trainer."""
+    """The summary, else the raw reasoning text; encrypted reasoning is dropped, as trainers cannot use it."""
     for parts in (item.summary, item.content):
         if isinstance(parts, str):
             return parts
@@ -218,7 +218,7 @@ def _other_output(output: object, raw: bytes, marks: set[str]) -> str:
 
 
 def chat_tools(raw: msgspec.Raw | bytes) -> bytes | None:
-    """Tool schemas in chat form as JSON text, their parameters byte for byte; None without any."""
+    """Tool schemas in chat form as JSON text, with unchanged parameter bytes; None without tools."""
     tools = _decode_tools(raw)
     if not tools:
         return None
@@ -265,5 +265,5 @@ def tokens_of(items: Sequence[ResponseItem]) -> list[TokenRecord]:
 
 
 def _array(raw: msgspec.Raw) -> msgspec.Raw:
-    """The JSON array, or an empty one for nothing and for null."""
+    """The JSON array; an empty one for a missing or null value."""
     return raw if len(raw) and memoryview(raw)[0] == ord("[") else msgspec.Raw(b"[]")

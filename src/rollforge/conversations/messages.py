@@ -1,6 +1,6 @@
-"""Chat messages, independent of the shape they were read from and of any trainer's key names.
+"""Chat messages, independent of their source format and of trainers' key names.
 
-Call arguments and tool schemas keep their bytes: nothing here parses a number. Reading rows is in `reader`, repairing untidy
+Call arguments and tool schemas keep their bytes, because numbers are never parsed. Reading rows is in `reader`, repairing untidy
 rollouts in `tidy`, choosing key names in `shape`.
 """
 
@@ -26,9 +26,9 @@ class FunctionCall(msgspec.Struct, gc=False, eq=False):
     id: str
     name: str
     arguments: str
-    """The text as the model wrote it."""
+    """The arguments as the model wrote them."""
     is_checked: bool = False
-    """The arguments are known to be a JSON object."""
+    """Whether the arguments are known to be a JSON object."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FunctionCall):
@@ -39,8 +39,8 @@ class FunctionCall(msgspec.Struct, gc=False, eq=False):
 class ChatMessage(msgspec.Struct, eq=False, gc=False):
     """One chat message, before any trainer's key names.
 
-    A text stays encoded JSON (`raw`) until somebody reads it: most texts go from file to file unchanged, and decoding and encoding
-    them again would be most of the work.
+    A text stays encoded JSON (`raw`) until it is read: most texts are copied unchanged, and decoding and encoding them would
+    dominate the run time.
     """
 
     role: str
@@ -49,9 +49,9 @@ class ChatMessage(msgspec.Struct, eq=False, gc=False):
     thought: str | None = None
     calls: list[FunctionCall] = []
     call_id: str | None = None
-    """On a tool result: the call it answers."""
+    """In a tool result: the id of the call that it answers."""
     name: str | None = None
-    """On a tool result: the function that was called, when the call is known."""
+    """In a tool result: the name of the called function, if the call is known."""
     images: list[str] = []
     """URLs of the images in the content, in order."""
     raw: msgspec.Raw | None = None
@@ -69,7 +69,7 @@ class ChatMessage(msgspec.Struct, eq=False, gc=False):
 
     @property
     def reasoning(self) -> str | None:
-        """The model's reasoning before the message, decoded."""
+        """The model's reasoning that precedes the message, decoded."""
         if self.thought is not None or self.raw_thought is None:
             return self.thought
         thought: str = msgspec.json.decode(self.raw_thought, type=str)
@@ -116,7 +116,7 @@ class TokenRecord(msgspec.Struct, gc=False):
 
     @property
     def is_whole(self) -> bool:
-        """Whether none of the three is empty."""
+        """Whether all three arrays are non-empty."""
         return all(
             len(array) > 2
             for array in (self.prompt_token_ids, self.generation_token_ids, self.generation_log_probs)
@@ -131,7 +131,7 @@ class Conversation(msgspec.Struct, gc=False):
     tools: bytes | None = None
     """Tool schemas as a JSON array in chat form, or None."""
     marks: frozenset[str] = frozenset()
-    """What was rewritten or is untidy; the manifest counts each mark."""
+    """Repairs and irregularities; the manifest counts each mark."""
     tokens: list[TokenRecord] = []
 
     @property
@@ -145,7 +145,7 @@ class Conversation(msgspec.Struct, gc=False):
 
 
 _HAS_TEXT = re.compile(rb"[A-Za-z0-9]{3}|[^\x00-\x7f]{6}")
-"""Bytes of a JSON string that cannot all be white space, whatever is escaped around them."""
+"""Bytes of a JSON string that prove text other than white space, even among escapes."""
 
 _QUOTE = ord('"')
 
@@ -156,7 +156,7 @@ def is_text(raw: msgspec.Raw) -> bool:
 
 
 def is_object(arguments: str) -> bool:
-    """Whether the model wrote a JSON object."""
+    """Whether the arguments are a JSON object."""
     try:
         return isinstance(msgspec.json.decode(arguments), dict)
     except (*UNREADABLE, UnicodeEncodeError):

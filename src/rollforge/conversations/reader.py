@@ -1,4 +1,4 @@
-"""Rollout lines as conversations, in the Responses shape or in chat form.
+"""Reads rollout lines, in Responses or chat form, as conversations.
 
 The prompt is `instructions` and `responses_create_params.input`, the answer is `response.output`; a row in chat form has
 `messages`, or `prompt` and `completion`. The reader converts each prompt once: the rollouts of a task share one list object.
@@ -38,7 +38,7 @@ class _Row(msgspec.Struct, gc=False):
 
 
 class _Sequence(msgspec.Struct, gc=False):
-    """A further sequence of the rollout."""
+    """A non-main sequence of the rollout."""
 
     prompt: _Params | None = None
     output: list[ResponseItem] | None = None
@@ -46,10 +46,10 @@ class _Sequence(msgspec.Struct, gc=False):
 
 
 class _Own(msgspec.Struct, gc=False):
-    """What rollforge wrote beside the row."""
+    """rollforge's own fields of a row (`_rf`)."""
 
     played: _Params | list[msgspec.Raw] | None = None
-    """Older rows of environments hold the items alone."""
+    """The prompt actually used; older rows of environments hold only its items."""
     sequences: list[_Sequence] | None = None
 
 
@@ -74,7 +74,7 @@ class ConversationReader:
         is_checked: bool = False,
         remembered: int = 512,
     ) -> None:
-        """`has_tokens` keeps the token records of each model call; `is_checked` promises that all lines are UTF-8."""
+        """`has_tokens` keeps the token records of each model call; `is_checked` asserts that all lines are valid UTF-8."""
         self._is_checked = is_checked
         self._has_tokens = has_tokens
         self._images = images
@@ -86,7 +86,7 @@ class ConversationReader:
     def read(self, line: bytes, sequence: int = 0) -> Conversation:
         """The conversation in one rollout line: its main sequence, or another one of a recorded program.
 
-        Where agent or environment made the prompt that was played (`_rf.played`), that is the prompt.
+        If the agent or environment made the prompt (`_rf.played`), it replaces the task's.
 
         Raises:
             Inexpressible: with the reason to count.
@@ -115,7 +115,7 @@ class ConversationReader:
         return Conversation(prompt, answer, tools, marks | seen if seen else marks, tokens)
 
     def read_prompt(self, params: bytes) -> Conversation:
-        """The conversation of a task alone, from the bytes of its `responses_create_params`."""
+        """The conversation of a bare task, from the bytes of its `responses_create_params`."""
         try:
             decoded = decode_json(params, _Params)
         except UNREADABLE as error:
@@ -149,7 +149,7 @@ def _prompt(played: _Params | list[msgspec.Raw] | None) -> _Params | None:
 
 
 def _played(row: _Row, sequence: int) -> tuple[_Params, list[ResponseItem], bool]:
-    """The prompt and the items of one of the row's sequences, and whether its tokens drift."""
+    """Prompt and items of one of the row's sequences, and whether its tokens drift."""
     output = (row.response.output if row.response else None) or []
     own_bytes = bytes(row.own)
     if not sequence and b'"played"' not in own_bytes and b'"sequences"' not in own_bytes:
@@ -183,7 +183,7 @@ _decode_roles = msgspec.json.Decoder(_RolesRow).decode
 
 
 def sequence_roles(line: bytes) -> list[str]:
-    """The roles of a row's sequences, main first; a row without any has its main one."""
+    """Roles of a row's sequences, main first; a row without sequences has only the main one."""
     try:
         own = _decode_roles(line).own
     except UNREADABLE:
@@ -222,7 +222,7 @@ def _read_prompt(
 
 
 def _decode_reason(error: Exception) -> str:
-    """A reason without byte positions: equal defects count as one reason."""
+    """An error message without byte positions, so that equal defects count as one reason."""
     text = str(error)
     if "output" in text and "Expected" in text:
         return "response.output is not a list of Responses items"

@@ -1,8 +1,8 @@
-"""Messages with a trainer's key names, and back.
+"""Writes messages with a trainer's key names, and reads them back.
 
 Trainers and templates differ in the form of call arguments (object, JSON string, text), tool schemas (list, JSON string, system
-text) and reasoning (field, `<think>` in the text, none). A `Shaping` names one form of each; `unshape` inverts `shape` for what
-the shaping keeps.
+text) and reasoning (field, `<think>` in the text, none). A `Shaping` names one form of each; `unshape` inverts `shape`, except
+for information that the shaping drops.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Shaping(msgspec.Struct, frozen=True, kw_only=True):
     tools: Tools = "list"
     reasoning: Reasoning = "field"
     keys: Keys = "present"
-    """`uniform`: every message has every key that any message of its column has, null where it has no value."""
+    """`uniform`: every message has all keys that occur in its column; keys without a value are null."""
 
 
 class ImageUrlRow(TypedDict):
-    """Where an image is."""
+    """URL of an image."""
 
     url: str
 
@@ -59,7 +59,7 @@ class PartRow(TypedDict, total=False):
 
 
 class FunctionRow(TypedDict):
-    """The function of a call; its arguments are a text, or JSON as the model wrote it."""
+    """The function of a call; its arguments are text, or JSON as the model wrote it."""
 
     name: str
     arguments: object
@@ -74,7 +74,7 @@ class CallRow(TypedDict):
 
 
 class MessageRow(TypedDict, total=False):
-    """A message as a trainer reads it."""
+    """A message in the trainer's format."""
 
     role: str
     content: str | list[PartRow]
@@ -110,7 +110,7 @@ class _FunctionLine(msgspec.Struct, gc=False):
 
 
 class MessageLine(msgspec.Struct, gc=False):
-    """A message, ready to encode: the fields of `shape`'s objects in their order; `UNSET` fields are left out."""
+    """A message ready to encode: the same fields and order as the objects of `shape`; `UNSET` fields are omitted."""
 
     role: str
     content: object
@@ -123,7 +123,7 @@ class MessageLine(msgspec.Struct, gc=False):
 def shape_for_lines(
     messages: Iterable[ChatMessage], shaping: Shaping, keys: frozenset[str] = frozenset()
 ) -> tuple[list[MessageLine], frozenset[str]]:
-    """`shape` and `keys_used` in one pass, for rows that are encoded next: texts that are JSON already keep their bytes."""
+    """`shape` and `keys_used` in one pass, for rows that are encoded next: texts that are already JSON keep their bytes."""
     absent = _absent(keys if shaping.keys == "uniform" else frozenset())
     has_field, has_calls = shaping.reasoning == "field", shaping.arguments != "text"
     is_bare = has_calls and shaping.reasoning != "think"
@@ -155,7 +155,7 @@ def shape_for_lines(
 
 @cache
 def _absent(keys: frozenset[str]) -> tuple[object, ...]:
-    """The value of each optional key in a message without it: null where every message has the key."""
+    """Value of each optional key in a message without it: null if every message has all keys."""
     return tuple(None if key in keys else msgspec.UNSET for key in (REASONING_KEY, *TOOL_KEYS))
 
 
@@ -211,7 +211,7 @@ def _shape_one(message: ChatMessage, shaping: Shaping) -> MessageRow:
 
 
 def _encoded_content(message: ChatMessage, shaping: Shaping) -> object:
-    """The value of `content`, as JSON already (`msgspec.Raw`) where nothing changes it."""
+    """The value of `content`; still encoded (`msgspec.Raw`) if nothing changes it."""
     has_thought = shaping.reasoning == "think" and message.has_reasoning
     has_calls = shaping.arguments == "text" and bool(message.calls)
     if message.text is None and not (has_thought or has_calls or message.images):
@@ -220,7 +220,7 @@ def _encoded_content(message: ChatMessage, shaping: Shaping) -> object:
 
 
 def _content(message: ChatMessage, shaping: Shaping) -> str | list[PartRow]:
-    """The value of `content`."""
+    """The value of `content`, decoded."""
     has_thought = shaping.reasoning == "think" and message.has_reasoning
     has_calls = shaping.arguments == "text" and bool(message.calls)
     content = message.content
@@ -254,7 +254,7 @@ def object_bytes(call: FunctionCall) -> msgspec.Raw:
 
 
 def call_text(content: str, calls: Iterable[FunctionCall]) -> str:
-    """The calls as `<tool_call>` blocks after the text."""
+    """The text followed by the calls as `<tool_call>` blocks."""
     blocks = [
         f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call)).decode()}}}'
         "\n</tool_call>"
@@ -296,7 +296,7 @@ _CALL = re.compile(r'\n?<tool_call>\n\{"name": (".*?(?<!\\)"), "arguments": (.*?
 
 
 def unshape(rows: Iterable[MessageRow], shaping: Shaping) -> list[ChatMessage]:
-    """The messages behind written rows; call ids are numbered anew where the shaping wrote calls as text."""
+    """Messages from written rows; call ids are renumbered if the shaping wrote calls as text."""
     messages = []
     numbers = iter(range(1 << 30))
     for row in rows:

@@ -11,11 +11,11 @@ _SEPARATORS = [
     (re.compile("\u2029".encode()), b"\xa9", rb"\\u2029"),
     (re.compile("\x85".encode()), b"\x85", rb"\\u0085"),
 ]
-"""Of each separator: its encoding, the last byte of that, and its escape as a replacement."""
+"""For each separator: pattern of its encoding, last byte of the encoding, and its escape as a replacement."""
 
 
 def on_one_line(line: bytes) -> bytes:
-    """Escape the Unicode line separators in a JSON line: some readers split lines at them. They occur inside strings only."""
+    """Escape Unicode line separators in a JSON line, because some readers split lines at them. They occur only inside strings."""
     for encoded, last, escape in _SEPARATORS:
         # A search for one byte is many times faster than one for several, and `re` is twice as fast there as `in`.
         if last in line and encoded.search(line):

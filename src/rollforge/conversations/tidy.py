@@ -20,29 +20,29 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to each kind of untidy rollout."""
 
     ends_in_tool_result: Policy = "keep"
-    """`cut` leaves the call as the last message."""
+    """For a rollout that ends in a tool result; `cut` leaves the call as the last message."""
     ends_in_user_message: Policy = "cut"
     unanswered_call: Policy = "keep"
-    """The rollout ends with a call that nothing answered; `cut` goes back to the last turn without one."""
+    """For a rollout that ends with an unanswered call; `cut` goes back to the last turn without one."""
     inner_unanswered_call: Policy = "keep"
-    """A call inside the rollout has no result."""
+    """For a call inside the rollout without a result."""
     bare_reasoning: Policy = "cut"
-    """The rollout ends with reasoning and no answer."""
+    """For a rollout that ends with reasoning and no answer."""
     assistant_first: Policy = "keep"
-    """`cut` does not apply: there is nothing to go back to."""
+    """For a conversation that starts with the assistant; `cut` does not apply."""
     orphan_result: Policy = "keep"
-    """A tool result answers no call of the conversation."""
+    """For a tool result without a matching call."""
     developer: Literal["keep", "convert"] = "convert"
-    """`convert` makes it a system message."""
+    """For developer messages; `convert` makes them system messages."""
     join_system: bool = True
-    """Leading system texts become one message, joined by blank lines."""
+    """Whether leading system texts become one message, joined by blank lines."""
 
 
 def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool = True) -> Conversation:
-    """Apply the policies to a conversation whose prompt has been through `lead`.
+    """Apply the policies to a conversation; its prompt must have passed through `lead`.
 
     Raises:
-        Inexpressible: a policy refuses it, or nothing whole is left.
+        Inexpressible: a policy refuses it, or no complete turn is left.
     """
     if needs_answer and _is_tidy(conversation, policies):
         return conversation
@@ -65,7 +65,7 @@ def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool =
 
 
 def _is_tidy(conversation: Conversation, policies: Policies) -> bool:
-    """Whether nothing needs repair, the common case: one question, calls answered in turn, an answer at the end."""
+    """Whether no repair is needed, the common case: one question, calls answered in turn, an answer at the end."""
     if conversation.marks or not conversation.answer or not conversation.prompt:
         return False
     last = conversation.answer[-1]
@@ -93,7 +93,7 @@ _ASKING = frozenset({"system", "user"})
 
 
 def lead(prompt: list[ChatMessage], policies: Policies) -> list[ChatMessage]:
-    """Convert developer messages and join leading system messages, as the policies say."""
+    """Convert developer messages and join leading system messages, according to the policies."""
     if policies.developer == "convert":
         prompt = [_as_system(message) for message in prompt]
     count = next((i for i, message in enumerate(prompt) if message.role != "system"), len(prompt))
@@ -108,7 +108,7 @@ def _as_system(message: ChatMessage) -> ChatMessage:
 
 
 def _decide(situation: str, policy: Policy, marks: set[str]) -> bool:
-    """Whether to cut."""
+    """Whether to cut; raises if the policy refuses."""
     if policy == "refuse":
         raise Inexpressible(situation)
     marks.add(f"{situation} ({'kept' if policy == 'keep' else 'cut'})")

@@ -1,4 +1,4 @@
-"""Rollout rows of any shape as turns: who said what, which tool was called, what came back.
+"""Rollout rows of any format as turns: texts by role, tool calls and tool results.
 
 For people who read a rollout. Nothing is hidden: what has no known shape is shown as JSON.
 """
@@ -17,7 +17,7 @@ from rollforge.store.reading import UNREADABLE
 
 
 class Turn(Struct, frozen=True):
-    """One piece of a rollout; `sequence` is the heading of a further sequence, `program` what the agent's program printed."""
+    """One piece of a rollout; `sequence` is the heading of a further sequence, `program` the output of the agent's program."""
 
     kind: Literal[
         "system", "user", "assistant", "reasoning", "tool call", "tool output", "sequence", "program", "other"
@@ -27,7 +27,7 @@ class Turn(Struct, frozen=True):
 
 
 def turns_of(row: RowJson) -> list[Turn]:
-    """The prompt and everything that followed, whatever form the row has."""
+    """The prompt and all following turns, for any row format."""
     if isinstance(row.get("messages"), list):
         return [turn for message in row["messages"] for turn in _chat_turns(message)]
     if PARAMS_KEY not in row and ("prompt" in row or "completion" in row):
@@ -54,7 +54,7 @@ def _sequence_title(number: int, sequence: SequenceJson) -> str:
 
 
 def _program(program: object) -> Iterator[Turn]:
-    """What the program that was the agent printed, and how it ended; nothing where it printed nothing and ended well."""
+    """Output and ending of the agent's program; nothing if it printed nothing and ended well."""
     if not isinstance(program, dict):
         return
     for name in ("stdout", "stderr"):
@@ -65,7 +65,7 @@ def _program(program: object) -> Iterator[Turn]:
 
 
 def _asked(params: object) -> list[Turn]:
-    """The turns of a prompt."""
+    """Turns of a prompt."""
     if not isinstance(params, dict):
         return []
     system = [Turn("system", str(params["instructions"]))] if params.get("instructions") else []
@@ -135,7 +135,7 @@ def _chat_turns(message: object) -> Iterator[Turn]:
 
 
 def _said(content: object) -> str:
-    """What a message says, refusals marked; content of an unknown shape is shown unchanged."""
+    """Text of a message, with refusals marked; content of an unknown form is shown unchanged."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -155,7 +155,7 @@ def _has_text(part: PartJson) -> bool:
 
 
 def _other_part(part: object) -> str:
-    """A part that is no text, in one line where it is an image or a file: its data is nothing to read."""
+    """A non-text part: images and files as one line without their data."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return _pretty(part)
     part_json = msgspec.json.encode({key: value for key, value in part.items() if key != "type"}).decode()
@@ -171,7 +171,7 @@ _PART_CHARS = 120
 
 
 def _tool_call(call: object) -> Turn:
-    """One call of a chat message; one that names no function is shown unchanged."""
+    """One call of a chat message; a call without a function name is shown unchanged."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not {"name", "arguments"} & set(function):
         return Turn("tool call", _pretty(call))
@@ -179,7 +179,7 @@ def _tool_call(call: object) -> Turn:
 
 
 def _pretty(value: object) -> str:
-    """JSON laid out over lines; any other text as it is."""
+    """JSON pretty-printed; other text unchanged."""
     if not isinstance(value, str):
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     try:

@@ -1,4 +1,4 @@
-"""Rows of NeMo Gym's typed environments in the classic shape that every reader knows.
+"""Rows of NeMo Gym's typed environments in the classic format that every reader accepts.
 
 A typed rollout has no `response`. It lists `invocations`: calls of the policy, of a simulated user, of judges, each with its request
 and response. The policy's calls are the trajectory. A typed task wraps its fields in `resolved_row` or `task_input`.
@@ -17,7 +17,7 @@ TYPED_ID_KEY = "_ng_task_id"
 TASK_WRAPPERS = ("resolved_row", "task_input")
 
 _POLICY = ("assistant", "agent", "policy")
-"""Roles of the invocations that are the trajectory; the others are simulated users, judges and summaries."""
+"""Roles of the invocations that form the trajectory; the others are simulated users, judges and summaries."""
 
 
 def from_invocations(invocations: object) -> tuple[JsonObject, JsonObject] | None:
@@ -46,7 +46,7 @@ def from_invocations(invocations: object) -> tuple[JsonObject, JsonObject] | Non
 
 
 def _new_input(items: object) -> list[Any]:
-    """What was said to the policy since its last answer: the items after the last one of its own."""
+    """The policy's new input since its last answer: the items after its own last item."""
     if not isinstance(items, list):
         return [{"type": "message", "role": "user", "content": items}] if isinstance(items, str) else []
     own = [
@@ -58,7 +58,7 @@ def _new_input(items: object) -> list[Any]:
 
 
 def _added(usages: list[Any]) -> JsonObject:
-    """The numbers of several usage objects, added."""
+    """Sum of several usage objects."""
     total: JsonObject = {}
     for usage in usages:
         for name, value in usage.items() if isinstance(usage, dict) else ():
@@ -70,7 +70,7 @@ def _added(usages: list[Any]) -> JsonObject:
 
 
 def classic_line(line: bytes) -> bytes:
-    """A rollout line in the classic shape; the line itself when it already is."""
+    """A rollout line in the classic format; returned unchanged if it already is."""
     if b'"invocations"' not in line:
         return line
     try:
@@ -86,7 +86,7 @@ def classic_line(line: bytes) -> bytes:
 
 
 def task_id(value: object) -> str | None:
-    """The name of a typed task: a text, or an object with a task set and an id."""
+    """The name of a typed task: a string, or an object with task set and id."""
     if isinstance(value, dict):
         value = value.get("task_id")
     return value if isinstance(value, str) else None

@@ -1,7 +1,7 @@
-"""OpenAI's files and batches: upload requests, create a batch, look at it, fetch its results.
+"""OpenAI's files and batches: upload requests, create a batch, poll it, fetch its results.
 
-Everything but `create` may be asked again after a failure. `create` costs money: after an answer that got lost, look for the batch by
-its metadata before asking again.
+Every request but `create` can be repeated after a failure. `create` costs money: after a lost answer, look for the batch by its
+metadata before repeating it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ BatchStatus = Literal[
 ENDED = ("completed", "failed", "expired", "cancelled")
 PAGE = 100
 MOST_PAGES = 1000
-"""Pages of the list of batches to look through; a bound, not a limit anybody meets."""
+"""Most pages of the batch list to read; a safety bound that is never reached in practice."""
 
 
 _NOTHING = msgspec.Raw(b"null")
-"""Beside the state: absurd numbers in it must not make the whole batch unreadable."""
+"""Default of fields that are parsed separately, so that absurd numbers do not make the whole batch unreadable."""
 _MOST = 1 << 31
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
-    """How far a batch is."""
+    """Progress of a batch in requests."""
 
     total: _Count = 0
     completed: _Count = 0
@@ -61,7 +61,7 @@ class BatchFaults(msgspec.Struct, frozen=True):
 
 
 class ProviderBatch(msgspec.Struct, frozen=True):
-    """A batch as the provider tells of it."""
+    """A batch as the provider describes it."""
 
     id: str
     status: str = "validating"
@@ -78,13 +78,13 @@ class ProviderBatch(msgspec.Struct, frozen=True):
 
     @property
     def done(self) -> int | None:
-        """Requests that are answered or have failed; None when the provider does not say, or says nonsense."""
+        """Requests that were answered or failed; None if the provider gives no plausible number."""
         counts = _read(self.request_counts, RequestCounts)
         return None if counts is None else min(counts.completed, _MOST) + min(counts.failed, _MOST)
 
     @property
     def faults(self) -> list[BatchFault]:
-        """Why the batch was refused, as far as that can be read."""
+        """Why the batch was refused, as far as it is readable."""
         faults = _read(self.errors, BatchFaults)
         return faults.data if faults else []
 
@@ -109,7 +109,7 @@ class BatchApi:
         self._client = client
 
     async def upload(self, path: Path) -> str:
-        """Upload a file of requests; its id."""
+        """Upload a file of requests; returns its id."""
         with path.open("rb") as file:
             form = aiohttp.FormData()
             form.add_field("purpose", "batch")
@@ -120,25 +120,25 @@ class BatchApi:
         return _decoded(data, _Uploaded).id
 
     async def create(self, file_id: str, url: str, metadata: dict[str, str]) -> ProviderBatch:
-        """Start a batch. It costs money: ask again only when `find` does not know it."""
+        """Start a batch. It costs money: repeat it only if `find` does not find the batch."""
         body = {"input_file_id": file_id, "endpoint": url, "completion_window": "24h", "metadata": metadata}
         return _decoded(await self._client.exchange("POST", "/batches", data=to_json(body)), ProviderBatch)
 
     async def look(self, batch_id: str) -> ProviderBatch:
-        """The batch as it is now."""
+        """The current state of the batch."""
         return _decoded(
             await self._client.exchange("GET", f"/batches/{quote(batch_id, safe='')}"), ProviderBatch
         )
 
     async def find(self, metadata: dict[str, str]) -> ProviderBatch | None:
-        """The batch that was created with this metadata, if there is one."""
+        """The batch that was created with this metadata, or None."""
         async for batch in self.all():
             if batch.metadata is not None and metadata.items() <= batch.metadata.items():
                 return batch
         return None
 
     async def all(self) -> AsyncIterator[ProviderBatch]:
-        """Every batch of this key, newest first."""
+        """All batches of this API key, newest first."""
         after = ""
         for _ in range(MOST_PAGES):
             query = urlencode({"limit": PAGE, **({"after": after} if after else {})})
@@ -156,7 +156,7 @@ class BatchApi:
 
 
 def _read(raw: msgspec.Raw, kind: type[T]) -> T | None:
-    """A part of an answer; None when it is absent or cannot be read."""
+    """A part of an answer; None if absent or unreadable."""
     try:
         return decode_json(bytes(raw), kind)
     except UNREADABLE:

@@ -1,7 +1,7 @@
 """Lines of batch files: requests out, results in, joined by custom id.
 
-The form is OpenAI's, which vLLM's `run-batch` and other offline engines read and write too. A custom id names the run, the task, the
-sample and the attempt, so that a result finds its rollout whatever file it is in, after any crash.
+The form is OpenAI's, which vLLM's `run-batch` and other offline engines read and write too. A custom id names the run, the task,
+the sample and the attempt, so that a result can be assigned to its rollout after any crash, from any file.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rollforge.store.reading import UNREADABLE
 
 MOST_REQUESTS = 50_000
 MOST_BYTES = 200_000_000
-"""Most that OpenAI takes in one file."""
+"""OpenAI's limit on the size of one file."""
 EXPIRED = "batch_expired"
 NOTHING_USED = {"input_tokens": 0, "output_tokens": 0}
-"""Usage of a request that ended in an error: nobody pays for it."""
+"""Usage of a request that ended in an error: it costs nothing."""
 
 _ID = re.compile(r"rf-([0-9a-f]+)-(\d{1,12})-(\d{1,9})-(\d{1,4})")
 
 
 class RequestId(NamedTuple):
-    """Whose answer a request asks for."""
+    """The rollout that a request belongs to."""
 
     run: str
-    """Eight hexadecimal digits of the run."""
+    """Eight hexadecimal digits that identify the run."""
     task: int
     """The task's index."""
     sample: int
@@ -39,18 +39,18 @@ class RequestId(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As `custom_id`."""
+        """The id as a `custom_id`."""
         return f"rf-{self.run}-{self.task}-{self.sample}-{self.attempt}"
 
     @classmethod
     def parse(cls, text: object) -> RequestId | None:
-        """The id that a `custom_id` names; None for one that is not ours."""
+        """The id in a `custom_id`; None if rollforge did not make it."""
         match = _ID.fullmatch(text) if isinstance(text, str) else None
         return None if match is None else cls(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def request_line(name: RequestId, url: str, body: ParamsJson | ChatBodyJson) -> bytes:
-    """One request, with its newline."""
+    """One request as a line, with newline."""
     return to_json({"custom_id": name.text, "method": "POST", "url": url, "body": body}) + b"\n"
 
 
@@ -68,11 +68,11 @@ class BatchResult(msgspec.Struct):
 
     @property
     def is_answer(self) -> bool:
-        """The request was answered, and not with an error."""
+        """Whether the request was answered without an error."""
         return self.response is not None and self.response.status_code in (None, 200) and not self.error
 
     def body(self) -> bytes:
-        """The bytes of the answer; raises the failure that the line tells of."""
+        """The bytes of the answer; raises the failure that the line reports."""
         if self.response is not None and not self.is_answer and self.response.status_code not in (None, 200):
             assert self.response.status_code is not None
             raise failure_from_status(self.response.status_code, bytes(self.response.body), {})
@@ -97,7 +97,7 @@ _decode = msgspec.json.Decoder(BatchResult).decode
 
 
 def read_result(line: bytes) -> BatchResult | None:
-    """The result in a line; None when the line is none."""
+    """The result in a line; None if the line is not a result."""
     try:
         result = _decode(line)
     except UNREADABLE:

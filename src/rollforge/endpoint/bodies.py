@@ -1,4 +1,4 @@
-"""Reading a server's answer within limits: bytes on the wire, bytes after decompression, and large answers at once.
+"""Reads a server's answer within limits: bytes on the wire, bytes after decompression, and the number of large answers.
 
 A server decides what it sends; we decide how much of it enters memory. Bodies are read and decompressed piece by piece, so
 neither an endless answer nor a gzip bomb takes more than its limit. Only a few answers above `SMALL_BYTES` are held at a time,
@@ -24,23 +24,23 @@ MAX_RESPONSE_BYTES = 64 << 20
 """The default of `--max-response-bytes`."""
 
 ERROR_BYTES = 64 << 10
-"""How much of an error's body is read: enough for any message."""
+"""How much of an error's body is read; enough for a message."""
 
 SMALL_BYTES = 1 << 20
-"""An answer up to this size needs no slot."""
+"""Answers up to this size need no slot."""
 
 LARGE_AT_ONCE = 2
 
 MAX_HEADER_BYTES, MAX_HEADERS = 16 << 10, 128
 MOST_INTERIM = 50
-"""Interim answers (100 Continue, 103 Early Hints) before the answer itself."""
+"""Most interim answers (100 Continue, 103 Early Hints) before the final answer."""
 
 _PIECE = 64 << 10
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class _BoundedHandler(ResponseHandler):
-    """A connection on which a server cannot send interim answers for ever: aiohttp queues them faster than it drops them."""
+    """A connection with a limit on interim answers, which aiohttp queues faster than it drops them."""
 
     _interim = 0
 
@@ -61,9 +61,9 @@ def open_session(
     timeout: aiohttp.ClientTimeout | None = None,
     watches_redirects: bool = False,
 ) -> aiohttp.ClientSession:
-    """An HTTP session with limits on what comes before a body; `read_body` has those on the body.
+    """An HTTP session with limits on headers and interim answers; `read_body` limits the body.
 
-    It has no pool limit beside ours, and no shared cookie jar, since cookies belong to rollouts.
+    It has no connection limit of its own, and no shared cookie jar, since cookies belong to rollouts.
 
     Args:
         watches_redirects: Refuse redirects that the library would follow: a WebSocket's handshake has no option against them.
@@ -93,7 +93,7 @@ async def _refuse_redirect(_: object, __: object, redirected: aiohttp.TraceReque
 
 
 class HttpAnswer(Protocol):
-    """The part of `aiohttp.ClientResponse` that reading needs; the session must not decompress by itself."""
+    """The part of `aiohttp.ClientResponse` that reading needs; automatic decompression must be off."""
 
     @property
     def headers(self) -> Any: ...
@@ -110,7 +110,7 @@ class LargeSlots:
         self._holders: set[object] = set()
 
     async def acquire(self) -> None:
-        """Take a slot for the current task; a second call changes nothing."""
+        """Take a slot for the current task; a second call has no effect."""
         task = asyncio.current_task()
         if task not in self._holders:
             await self._slots.acquire()
@@ -131,20 +131,20 @@ async def read_body(
     boundary: Boundary = "model",
     slots: LargeSlots | None = None,
 ) -> bytes:
-    """The whole body, decompressed. The connection is closed when the body is not read to its end.
+    """The whole body, decompressed. The connection is closed unless the body is read to its end.
 
     Raises:
-        Failure: of class `oversized` above `limit` bytes, `transient` for a compression that cannot be read.
+        Failure: of class `oversized` above `limit` bytes, `transient` for invalid compressed data.
     """
     with OnError(answer.close):  # the connection is not used again
         return await _read(answer, limit, boundary, slots)
 
 
 async def read_error_body(answer: HttpAnswer) -> bytes:
-    """The beginning of an error's body; what follows is not read."""
+    """The beginning of an error's body; the rest is not read."""
     try:
         return await _read(answer, ERROR_BYTES, "model", None, cuts=True)
-    except Failure:  # an error stays the error that its status says, whatever its body is
+    except Failure:  # the status decides the class of an error, whatever its body
         return b""
     finally:
         if not answer.content.at_eof():
@@ -179,7 +179,7 @@ def _oversized(boundary: Boundary, limit: int) -> Failure:
 
 
 def _unpacker(encoding: str, boundary: Boundary) -> Any:
-    """A function from a block of the wire to pieces of at most 64 KB."""
+    """A function that decompresses one received block to pieces of at most 64 KB."""
     match encoding.strip().lower():
         case "" | "identity":
             return lambda block: (block,)

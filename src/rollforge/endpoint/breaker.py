@@ -1,6 +1,6 @@
 """A circuit breaker per endpoint, and the retry budget that all requests of a run share.
 
-Neither sleeps nor sends; time is passed in.
+Both are pure logic: the caller sleeps, sends and passes the time.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from rollforge.store.manifest import RequestFacts
 BreakerState = Literal["closed", "open", "half-open"]
 
 WINDOW = 20
-"""How many of the latest answers the breaker looks at."""
+"""Number of recent answers that the breaker considers."""
 OPEN_SHARE = 0.8
-"""It opens when this share of them failed."""
+"""The breaker opens when this share of them failed."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 
 class Breaker:
-    """Closed: all may pass. Open: none, for a pause that doubles. Half-open: one request tries; its answer decides."""
+    """Circuit breaker. Closed: all requests pass. Open: none, for a pause that doubles. Half-open: one request probes; its answer
+    decides.
+    """
 
     def __init__(self) -> None:
         self.state: BreakerState = "closed"
         self.opened = 0
-        """How often it has opened."""
+        """Number of times that it opened."""
         self.down_since: float | None = None
         """When the endpoint stopped answering; None while it answers."""
         self._results: deque[bool] = deque(maxlen=WINDOW)
@@ -34,7 +36,7 @@ class Breaker:
         self._is_probing = False
 
     def wait_s(self, now: float) -> float:
-        """How long until a request may pass; 0 when one may pass now, inf while another one probes."""
+        """Seconds until a request may pass; 0 if one may pass now, inf while a probe is in flight."""
         if self.state == "closed":
             return 0.0
         if self.state == "open" and now >= self._open_until:
@@ -45,7 +47,7 @@ class Breaker:
         return self._open_until - now
 
     def begin(self) -> None:
-        """A request passes."""
+        """Record that a request passes."""
         if self.state == "half-open":
             self._is_probing = True
 
@@ -59,7 +61,7 @@ class Breaker:
             self._pause_s = FIRST_PAUSE_S
 
     def fail(self, now: float, *, is_unreachable: bool = False) -> None:
-        """The endpoint failed: no answer in time, a 5xx, a torn body; or nothing listens there at all, which counts more."""
+        """Record a failure: no answer in time, a 5xx, a torn body. A refused connection counts more."""
         self._results.extend([False] * (4 if is_unreachable else 1))
         if self.state == "half-open":
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
@@ -80,12 +82,12 @@ class Breaker:
         self._is_probing = False
 
     def release(self) -> None:
-        """A probe ended without an answer either way (it was cancelled): let another one try."""
+        """Record that a probe was cancelled without an answer, so that another request can probe."""
         self._is_probing = False
 
 
 class RetryBudget:
-    """All retries of a run draw from one budget: a share of the fresh requests, as if some had been sent to begin with."""
+    """The retry budget of a run: a share of its fresh requests, plus a head start."""
 
     def __init__(self, share: float, *, head_start: int = 200) -> None:
         self._share = share
@@ -95,15 +97,15 @@ class RetryBudget:
         self.denied = 0
 
     def divide(self, sharers: int) -> None:
-        """Keep one of `sharers` equal parts of the head start: together they allow what one process would."""
+        """Keep one of `sharers` equal parts of the head start, so that all processes together allow as many retries as one."""
         self._head_start = self._head_start // sharers
 
     def count_fresh(self) -> None:
-        """A request that is no retry was sent."""
+        """Count a request that is not a retry."""
         self.fresh += 1
 
     def take(self) -> bool:
-        """Whether one more retry may be sent; if so, it is counted."""
+        """Whether another retry may be sent; a permitted retry is counted."""
         if self.spent < self._share * (self._head_start + self.fresh):
             self.spent += 1
             return True

@@ -1,7 +1,7 @@
-"""Translates between the Responses API and Chat Completions, both ways, without losing what training may need.
+"""Translates between the Responses API and Chat Completions, both ways, and keeps all data that training may need.
 
-A rollout has one shape on disk whichever API made it. Whatever chat returns beside the message (finish reason, fingerprint, token
-ids, logprobs) is kept in the Responses-shaped object.
+A rollout has one shape on disk whichever API made it. Chat's extra fields (finish reason, fingerprint, token ids, logprobs) are
+kept in the Responses-shaped object.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _RESPONSES_ONLY = frozenset(
         *("max_tool_calls", "metadata", "prompt"),
     }
 )
-"""Params that Chat Completions has no place for, or has under another name."""
+"""Params that Chat Completions does not have, or has under another name."""
 
 
 _CHAT_ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 
 
 def needs_responses(params: ParamsJson) -> bool:
-    """Whether only the Responses API can take these params: stored state, tools that are no functions, items chat has no place for."""
+    """Whether these params need the Responses API: stored state, tools other than functions, items without a chat equivalent."""
     if params.get("previous_response_id") or params.get("prompt") or params.get("background"):
         return True
     tools = params.get("tools") or []
@@ -55,7 +55,7 @@ def needs_responses(params: ParamsJson) -> bool:
 
 
 def to_chat_body(params: ParamsJson) -> ChatBodyJson:
-    """The Chat Completions request that asks for the same as these Responses params."""
+    """Responses params as a Chat Completions request."""
     shared = {key: value for key, value in params.items() if value is not None and key not in _RESPONSES_ONLY}
     body = cast("ChatBodyJson", shared)
     body["messages"] = to_messages(params.get("input"), params.get("instructions"))
@@ -80,7 +80,7 @@ def to_chat_body(params: ParamsJson) -> ChatBodyJson:
 
 
 def _extra_body(metadata: object) -> ChatBodyJson:
-    """NeMo Gym carries what the Responses schema has no place for as JSON text in `metadata.extra_body`."""
+    """Parse `metadata.extra_body`, in which NeMo Gym carries fields outside the Responses schema as JSON text."""
     extra = metadata.get("extra_body") if isinstance(metadata, dict) else None
     parsed = from_json(extra) if isinstance(extra, str) else None
     return cast("ChatBodyJson", parsed) if isinstance(parsed, dict) else {}
@@ -106,7 +106,7 @@ def _response_format(wanted: FormatJson) -> FormatJson:
 
 
 def to_messages(items: str | list[ItemJson] | None, instructions: str | None = None) -> list[ChatMessageJson]:
-    """Responses input as chat messages; neighbouring calls of one turn become one assistant message."""
+    """Responses input as chat messages; adjacent calls of one turn become one assistant message."""
     messages: list[ChatMessageJson] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
@@ -167,7 +167,7 @@ def _as_text(output: Any) -> str:
 
 
 def _chat_content(content: Any) -> Any:
-    """Plain text where it is plain text: many servers' templates want a string."""
+    """Content for chat: plain text where possible, because many servers' templates require a string."""
     if not isinstance(content, list):
         return content
     parts = []
@@ -187,7 +187,7 @@ def _chat_content(content: Any) -> Any:
 
 
 def from_chat(completion: ChatCompletionJson) -> ResponseJson:
-    """The Responses-shaped object of a chat completion."""
+    """A chat completion as a Responses-shaped object."""
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         if completion.get("error"):
@@ -289,7 +289,7 @@ def _call_item(call: ChatCallJson) -> ItemJson:
 
 
 def _attach_tokens(item: ItemJson, completion: ChatCompletionJson, choice: ChatChoiceJson) -> None:
-    """Token ids and logprobs in NeMo Gym's names: all three on the call's last item, or none."""
+    """Attach token ids and logprobs under NeMo Gym's names to the call's last item: all three fields, or none."""
     prompt_ids = completion.get("prompt_token_ids") or choice.get("prompt_token_ids")
     ids = choice.get("token_ids")
     logprobs = _logprobs(choice)
@@ -310,13 +310,13 @@ def _attach_tokens(item: ItemJson, completion: ChatCompletionJson, choice: ChatC
 
 
 def _logprobs(choice: ChatChoiceJson) -> list[TokenLogprobJson] | None:
-    """The list of tokens with their logprobs, or None."""
+    """The list of token logprobs, or None."""
     logprobs = choice.get("logprobs")
     return logprobs.get("content") if isinstance(logprobs, dict) else None
 
 
 def to_responses_usage(usage: object) -> UsageJson | None:
-    """Chat's token counts under the Responses API's names; None when the server did not count."""
+    """Chat's token counts under the Responses API's names; None if the server did not count."""
     if not isinstance(usage, dict):
         return None
     names = {

@@ -1,8 +1,8 @@
 """HTTP client for one or several endpoints of the same service: balanced, retried within bounds, limited in size.
 
 Requests go to the least loaded endpoint whose breaker is closed. A failed one is retried with exponential, jittered pauses, a
-bounded number of times, and only while the run's shared retry budget lasts. Answers are read within `max_response_bytes`; a redirect
-to another host is refused, because the key would go with it. Does not know what the bytes mean.
+bounded number of times, and only while the run's shared retry budget lasts. Answers are read within `max_response_bytes`; a
+redirect to another host is refused, because it would receive the key. The client does not interpret bodies.
 """
 
 from __future__ import annotations
@@ -47,49 +47,49 @@ T = TypeVar("T")
 
 LONGEST_BACKOFF_S = 30.0
 FAILING_KEPT = 10_000
-"""How many failing requests an endpoint remembers."""
+"""How many failing requests are remembered per endpoint."""
 LONG_ANSWER_S = 2.0
-"""From this mean on, connections are closed after each answer."""
+"""Mean answer time from which each connection is closed after its answer."""
 MOST_REDIRECTS = 3
 _ENDPOINT_OF_ROLLOUT: ContextVar[int | None] = ContextVar("endpoint_of_rollout", default=None)
-"""The endpoint that answered the current asyncio task last; each attempt at a rollout runs in a task of its own."""
+"""The endpoint that last answered the current asyncio task; each attempt at a rollout runs in a separate task."""
 METRICS_BYTES = 4 << 20
-"""Largest page of a server's metrics."""
+"""Size limit of a server's metrics page."""
 LOOK_S = 5.0
-"""How long a question about the server itself may take."""
+"""Timeout of requests about the server itself, such as its metrics."""
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are sent."""
+    """Limits and retries of requests."""
 
     base_urls: tuple[str, ...]
     request_timeout_s: float = 600.0
     retries: int = 4
-    """How often one request is sent again before its rollout's attempt counts as failed."""
+    """Most retries of one request, before the attempt counts as failed."""
     retry_budget: float = 0.5
-    """Retries may not exceed this share of the fresh requests."""
+    """Limit on all retries, as a share of the fresh requests."""
     outage_patience_s: float = 600.0
     """How long to wait for an endpoint that used to answer."""
     first_patience_s: float = 15.0
     """How long to wait for an endpoint that never answered."""
     rpm: float | None = None
-    """Most requests a minute, for each endpoint."""
+    """Limit on requests per minute, for each endpoint."""
     tpm: float | None = None
-    """Most tokens a minute, for each endpoint."""
+    """Limit on tokens per minute, for each endpoint."""
     max_response_bytes: int = MAX_RESPONSE_BYTES
-    """A larger answer, as sent or after decompression, is a failure of class `oversized`."""
+    """Size limit of an answer, as sent and after decompression; above it the request fails with class `oversized`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointReply(Generic[T]):
-    """What came back, read."""
+    """A complete answer with its cost in requests."""
 
     value: T
     endpoint: str
     requests: int
-    """How many requests it took."""
+    """Number of requests sent, with retries."""
     wasted: tuple[object, ...] = ()
-    """Usages of answers before it that were paid for and could not be used."""
+    """Token usage of earlier answers that were paid for but unusable."""
 
 
 class Endpoint:
@@ -110,10 +110,10 @@ class Endpoint:
         self.requests = 0
         self.failures: dict[str, int] = {}
         self.not_before = 0.0
-        """A 429 asked us to stay away until then."""
+        """Time until which a 429 answer asked us to wait."""
         self.answered_at = 0.0
         self._failing: dict[int, float] = {}
-        """Since when requests fail, by the hash of their bodies; the oldest first."""
+        """Start time of ongoing failures by request-body hash; oldest first."""
 
     def address(self, path: str) -> URL:
         """The URL of a path, parsed once."""
@@ -123,31 +123,31 @@ class Endpoint:
         return address
 
     def took(self, seconds: float) -> None:
-        """Count how long an answer took, for `closes`."""
+        """Record how long an answer took, for `closes`."""
         self._seconds += 0.2 * (seconds - self._seconds)
 
     @property
     def closes(self) -> bool:
         """Whether to close each connection after its answer.
 
-        Small servers bind a thread to every open connection, and requests on other connections starve behind idle ones. Where answers
-        take long, a new connection costs nothing beside them; over TLS it does.
+        Small servers bind a thread to every open connection, and requests on other connections starve behind idle ones. Beside
+        long answers, the cost of a new connection is negligible, except over TLS.
         """
         return self.is_plain and self._seconds > LONG_ANSWER_S
 
     def wait_s(self, now: float, tokens: float = 0.0) -> float:
-        """Seconds until a request with this number of tokens may be sent."""
+        """Seconds until the rate limit permits a request with this many tokens."""
         return max(self.breaker.wait_s(now), self.not_before - now, self.rates.wait_s(tokens, now)[0])
 
     def answers_others(self, body: bytes, since: float) -> bool:
-        """Whether this request keeps failing while others are answered: then the endpoint is not at fault."""
+        """Whether this request keeps failing while others succeed, so that the endpoint is not at fault."""
         since = self._failing.setdefault(hash(body), since)
         if len(self._failing) > FAILING_KEPT:
             del self._failing[next(iter(self._failing))]
         return self.answered_at > since
 
     def facts(self) -> EndpointFacts:
-        """For the manifest and the display."""
+        """Counters for the manifest and the display."""
         return EndpointFacts(
             url=self.url,
             breaker=self.breaker.state,
@@ -181,14 +181,14 @@ class Client:
         """Seconds that requests waited for a rate limit, by what was limited; those that waited together all count."""
         self.budget = RetryBudget(options.retry_budget)
         self.retry_causes: Counter[str] = Counter()
-        """Class of failure → retries that it led to."""
+        """Failure class → retries that it caused."""
         self.has_answered = False
         self.is_draining = False
-        """Waiting for a dead endpoint makes no sense any more: what waits stays owed."""
+        """Whether the run is draining: then requests no longer wait for a dead endpoint, and their rollouts stay owed."""
         self.last_failure = ""
         self.large = LargeSlots()
         self.keeps_large_slots = False
-        """The caller releases the slot of a large answer when the rollout is written; other slots end with `post`."""
+        """Whether the caller releases large-answer slots (when the rollout is written); otherwise they end with `post`."""
         self._headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "gzip, deflate",
@@ -225,9 +225,9 @@ class Client:
         """The 200 answer to a POST of JSON, or a `Failure` of boundary `model`.
 
         Args:
-            read: Makes the answer of the bytes. When it raises a `Failure` (torn JSON), the request counts as failed.
-            keeps_slot: Other requests wait for this answer: it keeps its slot while it is retried.
-            is_probe: The server may not know this path: an answer that is no JSON is not asked for again.
+            read: Parses the body. If it raises a `Failure` (torn JSON), the request counts as failed.
+            keeps_slot: Keep the concurrency slot during retries, because other requests wait for this answer.
+            is_probe: The server may not know this path: do not retry after an answer that is not JSON.
         """
         try:
             return await self._post(path, body, read, headers, keeps_slot=keeps_slot, is_probe=is_probe)
@@ -305,7 +305,7 @@ class Client:
             raise NotJson(f"{address} answered with no JSON") from error
 
     async def metrics_pages(self) -> list[str]:
-        """`/metrics` of every server, beside the API; raises `Failure` unless all have it."""
+        """`/metrics` of every server, at the root beside the API path; raises `Failure` unless all have it."""
         assert self._session is not None, "the client is not open"
         pages = []
         for url in dict.fromkeys(endpoint.url for endpoint in self.endpoints):
@@ -328,7 +328,7 @@ class Client:
     async def exchange(
         self, method: str, path: str, *, data: object = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """One request to the first endpoint, with no retries; the bytes of a 200 answer, or a `Failure`."""
+        """One request to the first endpoint without retries: returns the bytes of a 200 answer, or raises `Failure`."""
         chunks: list[bytes] = []
         limit = self.options.max_response_bytes
         await self.exchange_into(chunks.append, method, path, limit=limit, data=data, headers=headers)
@@ -344,7 +344,7 @@ class Client:
         data: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """As `exchange`, handing on the answer in pieces: files may be large, but not longer than `limit` bytes."""
+        """Like `exchange`, but passes the answer on in pieces: for files of up to `limit` bytes."""
         assert self._session is not None, "the client is not open"
         endpoint = self.endpoints[0]
         address = URL(endpoint.url + path)
@@ -375,7 +375,7 @@ class Client:
         self.has_answered = True
 
     def _free_endpoint(self, now: float, tokens: float = 0.0) -> Endpoint | None:
-        """The least loaded endpoint that may be asked now."""
+        """The least loaded endpoint that accepts a request now."""
         if len(self.endpoints) > 1:
             last_endpoint = self._kept_endpoint()
             if last_endpoint is not None and last_endpoint.wait_s(now, tokens) <= 0:
@@ -387,12 +387,12 @@ class Client:
         return best
 
     def _kept_endpoint(self) -> Endpoint | None:
-        """The endpoint that this rollout asked before: it has the beginning of the conversation in its prefix cache."""
+        """The endpoint that this rollout used before: its prefix cache has the beginning of the conversation."""
         endpoint_id = _ENDPOINT_OF_ROLLOUT.get()
         return next((endpoint for endpoint in self.endpoints if id(endpoint) == endpoint_id), None)
 
     async def _wait_for_endpoint(self, tokens: float) -> Endpoint:
-        """Wait until one may be asked, but not longer than patience lasts."""
+        """Wait until an endpoint accepts requests, at most as long as patience lasts."""
         while True:
             now = time.monotonic()
             endpoint = self._free_endpoint(now, tokens)
@@ -445,7 +445,7 @@ class Client:
     async def _exchange(
         self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str] | None
     ) -> bytes:
-        """Send the request and read the answer. Reading to the end gives the connection back; an error closes it."""
+        """Send the request and read the answer. A completely read answer returns its connection to the pool; an error closes it."""
         assert self._session is not None, "the client is not open"
         address = endpoint.address(path)
         if endpoint.closes:
@@ -491,7 +491,7 @@ class Client:
             endpoint.breaker.succeed()
 
     def _backoff_s(self, tries: int, failure: Failure) -> float:
-        """Full jitter over an exponential ceiling; what the server asked for is the floor."""
+        """Backoff with full jitter below an exponential ceiling, but at least the wait that the server asked for."""
         ceiling = min(LONGEST_BACKOFF_S, 0.5 * 2**tries)
         wait = self._random.uniform(ceiling / 4, ceiling)
         return max(wait, (failure.retry_after or 0.0) * self._random.uniform(1.0, 1.1))
@@ -507,7 +507,7 @@ def paired(urls: Sequence[str], keys: Sequence[str]) -> list[tuple[str, str | No
 
 
 class Outage(Failure):
-    """Every endpoint is down for longer than we are ready to wait: the run stops, and can be resumed."""
+    """Every endpoint was down for longer than the configured patience: the run stops and can be resumed."""
 
     def __init__(self, message: str) -> None:
         super().__init__("model", "unavailable", message)
@@ -518,7 +518,7 @@ class Outage(Failure):
 
 
 class NotJson(Failure):
-    """An answer with status 200 that is no JSON: a proxy's error page, a stream, or another API."""
+    """An answer with status 200 that is not JSON: a proxy's error page, a stream, or another API."""
 
     def __init__(self, message: str) -> None:
         super().__init__("model", "transient", message)
@@ -528,7 +528,7 @@ class NotJson(Failure):
 
 
 def _redirected(address: URL, answer: aiohttp.ClientResponse) -> URL:
-    """Where a redirect leads; another host is refused, because the key and the prompt would go there."""
+    """Target of a redirect; another host is refused, because it would receive key and prompt."""
     try:
         target = address.join(URL(answer.headers.get("Location", "")))
     except ValueError:
@@ -544,7 +544,7 @@ def _redirected(address: URL, answer: aiohttp.ClientResponse) -> URL:
 
 
 def _read(read: Callable[[bytes], T], data: bytes) -> T:
-    """Make the answer of the bytes. A shape that trips the reader is the server's fault, and counts as its failure."""
+    """Parse the body. An answer that makes the parser raise counts as the server's failure."""
     try:
         return read(data)
     except Failure:
@@ -556,7 +556,7 @@ def _read(read: Callable[[bytes], T], data: bytes) -> T:
 
 
 def _require_json(data: bytes, answer: aiohttp.ClientResponse) -> None:
-    """A proxy's error page with status 200 is a fault of the way, not an answer."""
+    """Raise `NotJson` for a body that is not JSON, such as a proxy's error page with status 200."""
     if data[:64].lstrip()[:1] not in (b"{", b"["):
         raise NotJson(
             f"the answer is no JSON ({answer.content_type}): {data[:200].decode('utf-8', 'replace')!r}"

@@ -32,7 +32,7 @@ _TRANSIENT_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 52
 
 
 def failure_from_status(status: int, body: bytes, headers: Mapping[str, str]) -> Failure:
-    """The failure behind an answer that is not 200."""
+    """The failure for an answer with a status other than 200."""
     message = f"HTTP {status}: {message_of(body)}"
     return Failure(
         "model",
@@ -58,7 +58,7 @@ def _class_of(status: int, message: str) -> FailureClass:
 
 
 def failure_from_error(error: object) -> Failure:
-    """The failure behind an error that came with status 200 instead of an answer."""
+    """The failure for an error object that arrived with status 200."""
     about = error if isinstance(error, dict) else {"message": error}
     message = f"the server answered with an error: {about.get('message') or about.get('code')}"
     error_text = f"{about.get('code')} {message}"
@@ -68,7 +68,7 @@ def failure_from_error(error: object) -> Failure:
 
 
 def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:
-    """The failure behind an exception of the HTTP library."""
+    """The failure for an exception of the HTTP library."""
     if isinstance(error, asyncio.TimeoutError):
         return Failure("model", "timeout", f"no answer within {timeout_s:g} s")
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -77,7 +77,7 @@ def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:
 
 
 def message_of(body: bytes) -> str:
-    """The server's own words, however it wraps them, cut to a readable length."""
+    """The server's error text from any common format, shortened."""
     try:
         value = msgspec.json.decode(body)
     except UNREADABLE:
@@ -91,7 +91,7 @@ def message_of(body: bytes) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds the server asks us to wait, within reason: a number or a date; None when it does not say."""
+    """Seconds that the server asks us to wait (a number or a date), bounded; None if it does not say."""
     for name, scale in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
         value = headers.get(name)
         if not value:

@@ -1,12 +1,11 @@
 """Adaptive concurrency limit: how many requests may be in flight.
 
 Slow start doubles the limit while the client is saturated and throughput still grows. A 429 cuts it, once per episode. When more
-concurrency only makes answers slower, the limit steps back and holds, trying again ever more rarely, so that it settles instead of
-oscillating. If the very first step up brings nothing, half is tried once: the start may already be too much. Where the server tells
-its own load (KV cache, queue, preemptions), that decides about growth instead of throughput: the limit drifts towards a cache that is
-four fifths full, slowly enough for a change to show, because requests begun together also grow together. Every change is kept with
-its reason.
-Time is passed in; nothing here sleeps or sends.
+concurrency only makes answers slower, the limit steps back and holds, trying again ever more rarely, so that it settles instead
+of oscillating. If the very first step up brings nothing, half is tried once: the start may already be too much. If the server
+reports its load (KV cache, queue, preemptions), its load replaces throughput as the criterion: the limit drifts towards a cache
+that is four fifths full, slowly enough to observe the effect, because the cache use of requests that start together also grows
+together. Every change is recorded with its reason. This is pure logic: the caller sends and passes the time.
 """
 
 from __future__ import annotations
@@ -27,40 +26,42 @@ from rollforge.store.manifest import ConcurrencyFacts, LimitChange
 
 START, LOWEST, HIGHEST = 16, 1, 4096
 CUT = 0.7
-"""A 429 leaves this share of the limit."""
+"""Share of the limit that remains after a 429."""
 GAIN = 0.4
-"""Growing by 30 % must raise throughput by at least this share of 30 %, or it only makes answers slower."""
+"""Growing by 30 % must raise throughput by at least this fraction of 30 %; otherwise it only makes answers slower."""
 STEP = 1.3
 AS_FAST = 0.95
-"""Half the limit that reaches this share of the throughput is the better limit."""
+"""If half the limit reaches this share of the throughput, half is better."""
 COLLAPSE = 2.5
-"""Answers this many times slower than usual at the same limit, round after round, mean that the server is in trouble."""
+"""Answers this many times slower than usual at the same limit, for several rounds, mean that the server is in trouble."""
 HISTORY = 500
 
 KV_GOAL, KV_HOLD, KV_FULL = 0.81, 0.86, 0.92
-"""Shares of the KV cache: the limit drifts towards the first, no request begins from the second on, above the third it is cut."""
+"""Shares of the KV cache: the limit drifts towards the first; from the second on no request starts; above the third the limit is
+cut.
+"""
 UP, DOWN = 3.0, 4.0
-"""How fast the limit drifts, in e-folds for each length of a long answer when the cache is empty, or as much too full."""
+"""Drift speed upwards with an empty cache, and downwards per excess; in e-folds per duration of a long answer."""
 FASTEST = 0.3
-"""Most that one look at the server may change the logarithm of the limit."""
+"""Largest change of log(limit) per observation of the server."""
 CUT_FULL = 0.9
-"""A full cache, or a preemption, leaves this share of the limit."""
+"""Share of the limit that remains after a full cache or a preemption."""
 YOUNG_S = 15.0
-"""Until then, answers may take as long as the run is old: the first ones to end are the short ones."""
+"""Age of a run below which answer times are biased: the answers that end first are the short ones."""
 SHOWN = 0.3
-"""Share of a long answer's time after which a cut has shown in the cache."""
+"""Share of a long answer's duration after which a cut is visible in the cache."""
 HELD = 4
-"""A hold leaves a fourth of the limit in flight: a cache that others fill must not shut us out."""
+"""During a hold, limit / this stays in flight: a cache filled by other clients must not lock us out."""
 QUEUE = 0.1
-"""A queue longer than this share of the running requests means that the server runs as many as it can."""
+"""Queue length, as a share of running requests, above which the server is at its maximum."""
 LOOK_AGAIN_S = 2.0
-"""Shortest time between two cuts by the server's load."""
+"""Shortest time between two cuts caused by the server's load."""
 FRESH_LOAD_S = 15.0
-"""An older look at the server says nothing any more."""
+"""Age above which a load report is ignored."""
 
 
 class ConcurrencyRange(msgspec.Struct, frozen=True):
-    """What `-c` said: a fixed number, `auto`, or `MIN-MAX`."""
+    """The value of `-c`: a fixed number, `auto`, or `MIN-MAX`."""
 
     low: int
     high: int
@@ -71,7 +72,7 @@ class ConcurrencyRange(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str | int) -> ConcurrencyRange:
-        """The range that `auto`, `64` or `8-512` stands for."""
+        """Parse `auto`, `64` or `8-512`."""
         words = str(text).strip().lower()
         if words == "auto":
             return cls(LOWEST, HIGHEST)
@@ -109,22 +110,22 @@ class Limiter:
         self._cut_until = 0.0
         self._slow_rounds = 0
         self._more: _Level | None = None
-        """What the start achieved, while half of it is tried."""
+        """Result at the initial limit, while half of it is tried."""
         self._has_tried_less = False
         self._load: ServerLoad | None = None
         self._load_at = self._cut_at = -1e9
         self._seconds = 0.0
-        """Seconds of the longer answers."""
+        """Estimated duration of a long answer in seconds."""
         self._preempted = 0.0
         """Preemptions since the last cut."""
         self._is_held = False
-        """The KV cache is nearly full: what runs goes on, nothing new begins."""
+        """Whether the KV cache is nearly full: running requests continue, no new one starts."""
         self._level = float(self.limit)
-        """The limit before rounding, while it drifts."""
+        """The unrounded limit during a drift."""
         self._drifts_from: int | None = None
-        """The limit before the drift that the last entry of the history tells of."""
+        """The limit at the start of the drift that the last history entry describes."""
         self.on_rate_limit: Callable[[], None] | None = None
-        """Called at every 429: other processes that ask the same server want to know."""
+        """Called at every 429, to inform other processes that use the same server."""
 
     @property
     def is_fixed(self) -> bool:
@@ -143,7 +144,7 @@ class Limiter:
         return True
 
     async def acquire(self) -> None:
-        """Take a place, waiting for one if need be."""
+        """Take a place, waiting if none is free."""
         while not self.try_acquire():
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -160,7 +161,7 @@ class Limiter:
         self._wake(1)
 
     async def lend(self, pause: Awaitable[None]) -> None:
-        """Let others have the caller's place during a pause; afterwards the caller has one again, however it ended."""
+        """Lend the caller's place to others during a pause; on exit the caller holds a place again, even after an error."""
         self.release()
         with OnError(self._hold_again):  # the caller holds a place, which it gives back
             await pause
@@ -178,7 +179,7 @@ class Limiter:
         return ConcurrencyFacts(limit=self.limit, peak=self.peak, history=changes)
 
     def succeed(self, seconds: float, now: float) -> None:
-        """A request was answered after `seconds`."""
+        """Record that a request was answered after `seconds`."""
         if self._range.is_fixed:
             return
         # The longest answers say how long a change takes to show; they are forgotten slowly.
@@ -192,14 +193,14 @@ class Limiter:
             self._end_round(now)
 
     def cap(self, highest: int, now: float, reason: str) -> None:
-        """Never go above `highest`: the server itself says that it works on no more at once."""
+        """Set an upper bound: the server reports that it processes at most `highest` requests at once."""
         if self._range.is_fixed:
             return
         self._range = ConcurrencyRange(min(self._range.low, highest), min(self._range.high, highest))
         self._set(self.limit, now, reason)
 
     def allot(self, share: int, now: float) -> None:
-        """Use at most this share of a limit that several processes split; a later share may be larger."""
+        """Use at most this share of a limit that several processes divide; a later share may be larger."""
         is_fixed = self._range.is_fixed
         low = share if is_fixed else min(self._range.low, share)
         if share == self._range.high:
@@ -208,7 +209,7 @@ class Limiter:
         self._set(share if is_fixed else self.limit, now, f"its share is {share}")
 
     def rate_limited(self, now: float, retry_after_s: float | None) -> None:
-        """The server said 429: cut once, then ignore the rest of the same burst."""
+        """Handle a 429: cut once, then ignore the rest of the same burst."""
         if self.on_rate_limit is not None:
             self.on_rate_limit()
         if self._range.is_fixed or now < self._cut_until:
@@ -252,9 +253,9 @@ class Limiter:
             self._grow(now)
 
     def observe_server(self, load: ServerLoad, now: float) -> None:
-        """The server says how it is: a nearly full cache holds requests back, a full one or a queue cuts the limit, room raises it.
+        """React to a load report: a nearly full cache holds requests back, a full one or a queue cuts the limit, room raises it.
 
-        A hold acts at once and ends with its reason. A cut shows when requests have ended, and is not repeated before.
+        A hold acts at once and ends with its reason. A cut takes effect when requests end, and is not repeated before.
         """
         if self._range.is_fixed:
             return
@@ -276,7 +277,7 @@ class Limiter:
             self._drift(load, since / length_s, now)
 
     def forget_server(self) -> None:
-        """The server stopped reporting: drop the limit from its last report."""
+        """The server stopped reporting: remove the limit from its last report."""
         self._hold_back(False)
 
     def _hold_back(self, is_held: bool) -> None:
@@ -285,14 +286,14 @@ class Limiter:
             self._wake(self.limit - self.in_flight)
 
     def _cut(self, limit: int, now: float, reason: str) -> None:
-        """Lower the limit at once, because the server has too much."""
+        """Lower the limit at once because the server is overloaded."""
         self._phase = "steady"
         self._cut_at, self._preempted = now, 0.0
         self._best = self._more = None
         self._set(limit, now, reason)
 
     def _drift(self, load: ServerLoad, lengths: float, now: float) -> None:
-        """Move the limit a little towards the goal, after a time measured in long answers; one drift is one entry of the history."""
+        """Move the limit a little towards the goal, in steps measured in long-answer durations; one drift is one history entry."""
         missing = (KV_GOAL - (load.kv or 0.0)) / KV_GOAL
         if missing > 0 and self.in_flight < self.limit:
             return  # more than is asked for
@@ -312,11 +313,11 @@ class Limiter:
             del self.history[-2]
 
     def _is_told(self, now: float) -> bool:
-        """Whether the server's own load decides."""
+        """Whether a recent load report decides about the limit."""
         return now - self._load_at < FRESH_LOAD_S
 
     def _judge_growth(self, level: _Level, best: _Level, now: float) -> None:
-        """Was the last step up worth it? If it only made answers slower, go back and stay."""
+        """Evaluate the last step up: if it only made answers slower, go back and hold."""
         if level.rate >= best.rate * (1 + GAIN * (level.limit / best.limit - 1)):
             self._best = level
             if now >= self._hold_until:
@@ -337,7 +338,9 @@ class Limiter:
         self._hold(now)
 
     def _judge_less(self, level: _Level, more: _Level, now: float) -> None:
-        """Was half the start as fast? Then stay there: answers come sooner, and the server has less in its queue."""
+        """Evaluate half the initial limit: if it was as fast, keep it, since answers arrive sooner and the server's queue is
+        shorter.
+        """
         self._more = None
         if level.rate >= AS_FAST * more.rate:
             self._best = level
@@ -367,7 +370,7 @@ class Limiter:
         self._set(wanted, now, "slow start" if self._phase == "slow-start" else "saturated, trying more")
 
     def _hold(self, now: float) -> None:
-        """Stay at this limit for a while; each time longer, so that trying again never becomes swinging."""
+        """Keep this limit for a while, longer each time, so that retrying does not oscillate."""
         self._hold_until = now + self._hold_s
         self._hold_s = min(self._hold_s * 2, 1800.0)
 
@@ -393,7 +396,7 @@ class Limiter:
 
 
 def _is_far(begun: int, limit: int) -> bool:
-    """Whether a drift has moved the limit so far that the history needs a new entry."""
+    """Whether the drift has moved the limit so far that the history needs a new entry."""
     return max(begun, limit) > STEP * max(1, min(begun, limit))
 
 
@@ -403,7 +406,7 @@ def _room_text(load: ServerLoad) -> str:
 
 
 class _Level(msgspec.Struct, frozen=True):
-    """What one limit achieved."""
+    """Throughput and latency at one limit."""
 
     limit: int
     rate: float
@@ -411,7 +414,7 @@ class _Level(msgspec.Struct, frozen=True):
 
 
 class _Round:
-    """The answers since the limit last had time to show its effect."""
+    """Answers since the last change of the limit took effect."""
 
     def __init__(self, started: float) -> None:
         self.started = started

@@ -1,4 +1,4 @@
-"""What is mended in every answer before it enters a run: absurd numbers, hidden truncation, alternatives nobody asked for."""
+"""Repairs of every answer before it enters a run: absurd numbers, hidden truncation, unrequested logprob alternatives."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from rollforge.json_shapes import PartJson, ResponseJson, items_in, parts_in
 
 MOST_TOKENS = 10**12
-"""No model call has more tokens; a larger count is nonsense."""
+"""Upper bound on the tokens of a model call; a larger count is invalid."""
 
 _INT64 = 1 << 63
 _MANY_DIGITS = re.compile(rb"[0-9]{19}")
 
 
 def checked_numbers(response: ResponseJson) -> list[str]:
-    """Set token counts that are no counts to null; returns their fields."""
+    """Set invalid token counts to null; returns their fields."""
     fields: list[str] = []
     usage = response.get("usage")
     if usage is not None and not isinstance(usage, dict):
@@ -50,7 +50,7 @@ def _is_count(value: object) -> bool:
 
 
 def drop_huge_numbers(value: Any, body: bytes) -> list[str]:
-    """Replace whole numbers of more than 64 bits by null, in place: no file format of ours holds them; returns their fields."""
+    """Replace integers of more than 64 bits by null, in place, because our file formats cannot store them; returns their fields."""
     fields: list[str] = []
     if isinstance(value, dict | list) and _MANY_DIGITS.search(body):
         _drop_huge(value, "", fields)
@@ -68,7 +68,7 @@ def _drop_huge(value: Any, path: str, fields: list[str]) -> None:
 
 
 def infer_truncation(response: ResponseJson, limit: object) -> None:
-    """Mark an answer that used up its token limit as truncated, whatever its status: some servers call it completed."""
+    """Mark an answer that used up its token limit as truncated, whatever its status; some servers report it as completed."""
     usage = response.get("usage")
     used = usage.get("output_tokens") if isinstance(usage, dict) else None
     if not isinstance(limit, int) or not isinstance(used, int) or used < limit or limit <= 0:
@@ -82,9 +82,9 @@ def infer_truncation(response: ResponseJson, limit: object) -> None:
 
 
 def trim_logprobs(response: ResponseJson, alternatives: int) -> bool:
-    """Keep only as many alternatives per token as were asked for; returns whether the answer has logprobs at all.
+    """Keep only the requested number of alternatives per token; returns whether the answer has logprobs at all.
 
-    An answer without text (a tool call alone) has none to give.
+    An answer without text (only a tool call) cannot have logprobs.
     """
     has_text = has_logprobs = False
     for part in _text_parts(response):

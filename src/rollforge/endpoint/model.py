@@ -1,8 +1,8 @@
-"""Asks a model for one response, over whichever API the server speaks.
+"""Requests one response from a model, over the API that the server supports.
 
 `auto` finds the API with the first real request: Chat Completions first, because servers report truncation there, unless the row
 needs the Responses API. Small dialect differences (a server that wants `max_completion_tokens`, one that does not know
-`return_token_ids`) are learned from a refusal and remembered; every request that carried the refused field is sent again without it.
+`return_token_ids`) are learned from refusals; requests with the refused field are repeated without it.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from rollforge.store.reading import UNREADABLE
 Api = Literal["auto", "responses", "chat"]
 
 SAMPLE_HEADER = "X-Rollforge-Sample"
-"""Tells the embedded model which sample this is, so that its answers do not depend on the order of requests."""
+"""Header with the sample number, so that the embedded model's answers do not depend on the order of requests."""
 
 
 NO_ANSWER = ("cancelled", "queued", "in_progress")
-"""Values of `status` for a response that was dropped or is not made yet."""
+"""`status` values of a response that was dropped or is not finished."""
 
 UNKNOWN_PATH = (404, 405, 501)
-"""Statuses by which a server says that it does not know an API's path."""
+"""HTTP statuses that mean an API's path is unknown."""
 
 OPTIONAL_FIELDS = ("max_tokens", "return_token_ids", "stream")
-"""Request fields that a server may refuse and that we can leave out or rename."""
+"""Request fields that can be omitted or renamed when a server refuses them."""
 
 
 LOGPROBS_ABSENT = "logprobs were asked for and are absent"
-"""The oddity of an answer whose server ignored the wish for logprobs."""
+"""Note on an answer whose server ignored the request for logprobs."""
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model, and how it is asked."""
+    """Model name and request options."""
 
     name: str
     api: Api = "auto"
     logprobs: bool = False
-    """Ask for logprobs, and for token ids where the server can give them."""
+    """Request logprobs, and token ids if the server supports them."""
     names_samples: bool = False
-    """Send the sample's number in a header (the embedded model reads it)."""
+    """Send the sample's number in a header, which the embedded model reads."""
 
 
 class ModelAnswer(msgspec.Struct, frozen=True):
-    """A response with what it took to get it."""
+    """A response with its cost in requests and time."""
 
     response: ResponseJson
     endpoint: str
     requests: int
     api: str = ""
     wasted: tuple[object, ...] = ()
-    """Usages of answers that were paid for and could not be used."""
+    """Token usage of answers that were paid for but unusable."""
 
 
 class Model:
@@ -72,12 +72,12 @@ class Model:
         self.options = options
         self.api: Api = options.api
         self.names_seen: dict[str, int] = {}
-        """Model names that answers carried, with how many did."""
+        """Model names in answers → how many answers had them."""
         self.oddities: Counter[str] = Counter()
-        """What answers lacked or got wrong, for the run's notes: a sentence, with how many answers it is true of."""
+        """Irregularities of answers, for the run's notes: a sentence → how many answers it applies to."""
         self._client = client
         self._refused: set[str] = set()
-        """Optional request fields this server has refused."""
+        """Optional request fields that this server refused."""
         self._lacks_responses = False
         self._finding_out = asyncio.Lock()
 
@@ -91,7 +91,7 @@ class Model:
         return await self._ask(self._api_for(params), params, headers)
 
     async def context_tokens(self) -> int | None:
-        """How many tokens fit into the model's context, where the server's list of models says it."""
+        """Context size of the model in tokens, if the server's model list has it."""
         try:
             listed = await self._client.get_json("/models")
         except Failure:
@@ -107,16 +107,16 @@ class Model:
         return None
 
     def release_large(self) -> None:
-        """Give back the current task's slot for a large answer: for callers that ask in tasks of their own."""
+        """Release the current task's large-answer slot; for callers that send requests from separate tasks."""
         self._client.large.release()
 
     def _api_for(self, params: ParamsJson) -> Api:
-        """The API that was found; a row that chat cannot express goes to the other one, if the server has it."""
+        """The detected API; a row that chat cannot express uses the other one, if the server has it."""
         is_free = self.options.api == "auto" and self.api == "chat" and not self._lacks_responses
         return "responses" if is_free and needs_responses(params) else self.api
 
     async def _find_out(self, params: ParamsJson, headers: dict[str, str] | None) -> ModelAnswer:
-        """Ask over one API, and over the other if the server does not know the first; keep the one that answers."""
+        """Detect the API: try one, then the other if the server does not know the first; keep the one that answers."""
         order: tuple[Api, Api] = ("responses", "chat") if needs_responses(params) else ("chat", "responses")
         failures: list[Failure] = []
         for api in order:
@@ -156,7 +156,7 @@ class Model:
             return ModelAnswer(reply.value, reply.endpoint, reply.requests, api, reply.wasted)
 
     def read(self, api: str, body: bytes, params: ParamsJson) -> ResponseJson:
-        """The answer in the body of a reply that came another way (a batch); raises `Failure`."""
+        """Parse the body of a reply that arrived another way (in a batch); raises `Failure`."""
         response = self._read_chat(body) if api == "chat" else self._read_response(body)
         self._see(response, params)
         return response
@@ -167,7 +167,7 @@ class Model:
         self._check(response, params)
 
     def _check(self, response: ResponseJson, params: ParamsJson) -> None:
-        """Mend in place what servers get wrong, and count it."""
+        """Correct known mistakes of servers in place, and count them."""
         for field in checked_numbers(response):
             self.oddities[f"{field} was no count and is null"] += 1
         infer_truncation(response, params.get("max_output_tokens"))
@@ -176,7 +176,7 @@ class Model:
             self.oddities[LOGPROBS_ABSENT] += 1
 
     def body(self, api: str, params: ParamsJson) -> ParamsJson | ChatBodyJson:
-        """The request that asks for an answer to `params`."""
+        """The request body for these params."""
         body: ParamsJson | ChatBodyJson
         if api == "responses":
             filled_params = without(params, [key for key, value in params.items() if value is None])
@@ -202,7 +202,7 @@ class Model:
         return cast("Shape", without(fields, self._refused))
 
     def learn(self, failure: Failure, body: ParamsJson | ChatBodyJson) -> bool:
-        """Whether the refusal names an optional field of this body; the next body does without it."""
+        """Whether the refusal names an optional field of this body; later bodies omit that field."""
         if failure.status not in (400, 422):
             return False
         for name in OPTIONAL_FIELDS:
@@ -217,7 +217,7 @@ class Model:
         return _unfiltered(from_chat(self._read_object(body)))
 
     def _read_response(self, body: bytes) -> ResponseJson:
-        """A Responses object that holds an answer; an error or an answer still to come, with status 200, is a failure."""
+        """Parse a Responses object with an answer; an error, or an unfinished response, with status 200 is a failure."""
         response: ResponseJson = self._read_object(body)
         status = response.get("status")
         if response.get("error"):
@@ -245,7 +245,7 @@ class Model:
 def _read_leniently(body: bytes) -> object:
     """Read what Python servers write although JSON does not allow it: NaN, Infinity, half of a surrogate pair.
 
-    Such numbers become null and half characters the replacement character; anything else that is broken is torn.
+    Such numbers become null, and half pairs the replacement character; any other broken JSON counts as torn.
     """
     try:
         text = json.dumps(json.loads(body), ensure_ascii=False)
@@ -255,7 +255,7 @@ def _read_leniently(body: bytes) -> object:
 
 
 def _unfiltered(response: ResponseJson) -> ResponseJson:
-    """The response, unless a content filter left nothing of it."""
+    """The response; raises a failure if a content filter removed all of it."""
     details = response.get("incomplete_details")
     if (
         isinstance(details, dict)

@@ -1,7 +1,7 @@
-"""What tokens cost: a price given by hand, or looked up by the model's name; an unknown price is None, never 0.
+"""What tokens cost: a price from the user, or from a table by model name; an unknown price is None, never 0.
 
-Prices are in US dollars per million tokens. Cached input and reasoning are parts of the input and the output with prices of their own;
-without one they cost what the rest costs. Batches have their own prices; without them, half.
+Prices are in US dollars per million tokens. Cached input is a part of the input, and reasoning a part of the output; each can
+have a separate price, by default that of the whole. Batch prices default to half.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from rollforge.errors import UsageError
 
 MILLION = 1_000_000
 BATCH_SHARE = 0.5
-"""What a batch costs beside single requests, where nobody says: OpenAI's and Anthropic's discount."""
+"""Batch price relative to single requests, if none is known: the discount of OpenAI and Anthropic."""
 DIGITS = 12
-"""Decimals of a cost in dollars. Sums count whole units of the last one, so that no order of addition changes them."""
+"""Decimals of a cost in dollars. Sums are made in integer multiples of the last decimal, so the order of addition does not
+matter.
+"""
 
 
 class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +29,9 @@ class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
     input: float
     output: float
     cached: float | None = None
-    """Input that the provider had in its cache; None: as `input`."""
+    """Rate of input from the provider's cache; None means the rate of `input`."""
     reasoning: float | None = None
-    """Output that the model thought; None: as `output`."""
+    """Rate of reasoning output; None means the rate of `output`."""
 
     def cost(self, usage: TokenUsage) -> float:
         """The cost of these tokens."""
@@ -45,7 +47,7 @@ class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
         return round(dollars / MILLION, DIGITS)
 
     def times(self, share: float) -> TokenRates:
-        """All rates at a share of themselves."""
+        """All rates multiplied by a share."""
         return TokenRates(
             input=self.input * share,
             output=self.output * share,
@@ -60,13 +62,13 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
     input: int
     output: int
     cached: int = 0
-    """Of the input."""
+    """Part of the input that came from the cache."""
     reasoning: int = 0
-    """Of the output."""
+    """Part of the output that is reasoning."""
 
     @classmethod
     def read(cls, usage: object) -> TokenUsage | None:
-        """The counts in a Responses-shaped `usage`; None when the server did not count input or output."""
+        """Read the counts from a Responses-shaped `usage`; None if the server did not count input or output."""
         if not isinstance(usage, Mapping):
             return None
         read, written = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
@@ -78,7 +80,7 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """Rates of requests whose input has more than a number of tokens."""
+    """Rates of requests with more input tokens than a threshold."""
 
     above: int
     rates: TokenRates
@@ -89,14 +91,14 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
 
     rates: TokenRates
     batch: TokenRates | None = None
-    """Inside a batch; None: half of `rates`."""
+    """Rates inside a batch; None means half of `rates`."""
     tiers: tuple[Tier, ...] = ()
-    """Rates of long requests, the longest last."""
+    """Rates of long requests, in ascending order of input length."""
     source: str = "--price"
-    """Who says so."""
+    """Where the price comes from."""
 
     def cost(self, usage: object, *, calls: int = 1, is_batch: bool = False) -> float | None:
-        """What a rollout cost, from its `usage`; None when its tokens were not counted."""
+        """Cost of a rollout from its `usage`; None if tokens were not counted."""
         counted = TokenUsage.read(usage)
         if counted is None:
             return None
@@ -109,7 +111,7 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
         return rates.cost(counted)
 
     def judge_cost(self, numbers: object) -> float | None:
-        """What a judge's part of a verdict cost, from the numbers that it left; None when its server did not count tokens."""
+        """Cost of the judge in a verdict, from the token numbers in the verdict; None if its server did not count tokens."""
         if not isinstance(numbers, Mapping) or not numbers.get("judge_input_tokens"):
             return None  # no request has an empty prompt
         usage = {
@@ -122,7 +124,7 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """One line: rates and where they come from."""
+        """Rates and their source in one line."""
         parts = [f"${self.rates.input:g} in, ${self.rates.output:g} out per million tokens"]
         if self.rates.cached is not None:
             parts.append(f"cached ${self.rates.cached:g}")
@@ -132,7 +134,7 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_price(flag: str, text: str) -> TokenPrice | None:
-    """The price that `IN/OUT[,cached=C][,reasoning=R][,batch=IN/OUT]` stands for; None when the text is a name to look up."""
+    """Parse `IN/OUT[,cached=C][,reasoning=R][,batch=IN/OUT]`; None if the text is a model name to look up."""
     first, *words = text.replace(" ", "").split(",")
     if "/" not in first or not _is_pair(first):
         if words or not first:
@@ -152,7 +154,7 @@ def parse_price(flag: str, text: str) -> TokenPrice | None:
 
 
 def price_of(flag: str, text: str | None, model: str) -> TokenPrice | None:
-    """The price of a model: as given, or by name from the table; None when nothing was given, or the table does not know it."""
+    """Price of a model: parsed from the option, or looked up by name; None without option, or for an unknown name."""
     if text is None:
         return None
     typed_price = parse_price(flag, text)
@@ -160,22 +162,22 @@ def price_of(flag: str, text: str | None, model: str) -> TokenPrice | None:
 
 
 def has_judge(numbers: Mapping[str, object]) -> bool:
-    """Whether a judge model had a part in a verdict."""
+    """Whether a judge model took part in a verdict."""
     return "judge_input_tokens" in numbers
 
 
 UNKNOWN_PRICE = "is not known: costs are null"
-"""Part of the note on a model that the table does not know; it is printed even where notes are not."""
+"""Start of the note on a model without a known price; it is printed even in quiet mode."""
 
 
 def unknown_price_note(flag: str, text: str, model: str) -> str:
-    """What a user should know when the table does not know a model."""
+    """Note for the user on a model that the price table does not contain."""
     wanted = model if text == "auto" else text
     return f"the price of {wanted or 'the model'} {UNKNOWN_PRICE}; give dollars per million tokens: {flag} IN/OUT"
 
 
 def look_up(flag: str, name: str) -> TokenPrice | None:
-    """A model's price in the table of `genai-prices`, which needs no network; None for a name that it does not know."""
+    """Look up a model in the table of `genai-prices`, offline; None for an unknown name."""
     try:
         from genai_prices import Usage, calc_price
     except ImportError as error:
@@ -215,7 +217,7 @@ def _tier_starts(prices: object) -> list[int]:
 
 
 def _rates(prices: object, tokens: int) -> TokenRates:
-    """The table's rates for a request with this number of input tokens."""
+    """The table's rates for a request with this many input tokens."""
     read, written, cached = (_at(getattr(prices, key), tokens) for key in _PRICE_KEYS)
     assert read is not None and written is not None
     return TokenRates(input=read, output=written, cached=cached)
@@ -232,7 +234,7 @@ def _at(price: Any, tokens: int) -> float | None:
 
 
 def _is_pair(text: str) -> bool:
-    """Whether this begins with a number; `Qwen/Qwen2.5-7B` and `01-ai/Yi` are names."""
+    """Whether the text begins with a number pair; `Qwen/Qwen2.5-7B` and `01-ai/Yi` are names."""
     try:
         float(text.partition("/")[0].removeprefix("$"))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Which proxy a server is reached through: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as other programs read them.
+"""HTTP proxy for a server, from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
 
-Servers on this machine are always asked directly. Credentials in `~/.netrc` are not used.
+Servers on this machine are always contacted directly. Credentials in `~/.netrc` are not used.
 """
 
 from __future__ import annotations

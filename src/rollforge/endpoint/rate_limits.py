@@ -1,7 +1,7 @@
 """Rate limits of a provider: token buckets for requests and tokens per minute, from flags and from the headers of its answers.
 
-A request is planned with the tokens it is expected to use: its prompt, and an answer as long as the answers so far. When its answer
-has come, the plan is corrected by what was used. Each endpoint and key has its own limits. Time is passed in; nothing here sleeps.
+A request is charged in advance for its expected tokens: its prompt, and an answer of the mean length so far. Its answer then
+corrects the charge to the actual usage. Each endpoint and key has its own limits. The caller passes the time and sleeps.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ LimitName = Literal["requests", "tokens", "--rpm", "--tpm"]
 OWN_LIMITS: dict[LimitKind, LimitName] = {"requests": "--rpm", "tokens": "--tpm"}
 
 FIRST_OUTPUT = 256.0
-"""Tokens to expect of an answer before the first one has come."""
+"""Expected output tokens before the first answer."""
 FIRST_BYTES_PER_TOKEN = 4.0
 LEARNING = 0.1
 LONGEST_RESET_S = 24 * 3600.0
 _FIRST_TIME = 1e9
-"""From here on a number is a time, in seconds or milliseconds since 1970, and no duration."""
+"""Values from here on are Unix timestamps in seconds or milliseconds, smaller ones are durations."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Bucket:
-    """What may be used of one thing: so much at once, refilled at so much a second."""
+    """Token bucket: holds up to a burst of requests or tokens, and refills at a constant rate."""
 
     def __init__(
         self, capacity: float, per_second: float, *, level: float | None = None, now: float = 0.0
@@ -43,24 +43,24 @@ class Bucket:
         self._at = now
 
     def level(self, now: float) -> float:
-        """What may be used now; below 0 when more was used than planned."""
+        """Current content of the bucket; negative when more was used than planned."""
         self._level = min(self.capacity, self._level + max(0.0, now - self._at) * self.per_second)
         self._at = max(self._at, now)
         return self._level
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until so much may be used; what is larger than the whole bucket waits until that is full."""
+        """Seconds until `amount` is available; an amount larger than the bucket waits until the bucket is full."""
         lacking = min(amount, self.capacity) - self.level(now)
         if lacking <= 1e-9:
             return 0.0
         return lacking / self.per_second if self.per_second > 0 else LONGEST_RESET_S
 
     def take(self, amount: float, now: float) -> None:
-        """Use so much; a negative amount gives it back."""
+        """Take an amount; a negative amount is returned to the bucket."""
         self._level = min(self.capacity, self.level(now) - amount)
 
     def observe(self, limit: float, remaining: float, reset_s: float, now: float) -> None:
-        """The provider says what is left. It does not know of requests on their way: the lower of both counts holds."""
+        """Apply the provider's remaining count. It does not include requests in flight, so the lower of both counts is used."""
         self.capacity = max(limit, 1.0)
         missing = max(0.0, limit - remaining)
         if reset_s > 0 and missing:
@@ -91,18 +91,18 @@ class RateLimits:
         return longest, reason
 
     def take(self, tokens: float, now: float) -> None:
-        """Charge a request for the tokens that it is expected to use."""
+        """Charge a request for its expected tokens."""
         for kind, bucket in self._buckets():
             bucket.take(1.0 if kind == "requests" else tokens, now)
 
     def correct(self, expected: float, used: float, now: float) -> None:
-        """Correct the charge of a request to the tokens that it used."""
+        """Correct a request's charge to its actual tokens."""
         for kind, bucket in self._buckets():
             if kind == "tokens":
                 bucket.take(used - expected, now)
 
     def observe(self, headers: Mapping[str, str], now: float, clock: float) -> None:
-        """Read what an answer's headers say; `clock` is the time of day, for providers that tell when a limit resets."""
+        """Read an answer's rate-limit headers; `clock` is the time of day, for providers that send reset times as dates."""
         for kind in KINDS:
             limit = read_limit(headers, kind, clock)
             if limit is None:
@@ -113,7 +113,7 @@ class RateLimits:
             bucket.observe(*limit, now)
 
     def limit(self, kind: LimitKind) -> float | None:
-        """The limit per minute, for people; None when there is none."""
+        """The limit per minute for display; None without a limit."""
         buckets = [bucket for name, bucket in self._buckets() if name == kind]
         return min((bucket.per_second * 60 for bucket in buckets), default=None)
 
@@ -127,7 +127,7 @@ class RateLimits:
 
 
 class ExpectedTokens:
-    """How many tokens a request will use, learned from those that were answered."""
+    """Predicts a request's tokens from earlier answers."""
 
     def __init__(self) -> None:
         self._output = FIRST_OUTPUT
@@ -135,11 +135,11 @@ class ExpectedTokens:
         self._has_seen = False
 
     def of(self, body: bytes) -> float:
-        """The tokens that a request with this body is expected to use."""
+        """Expected tokens of a request with this body."""
         return len(body) / self._bytes_per_token + self._output
 
     def learn(self, body: bytes, answer: object) -> float | None:
-        """See what an answer used; None when it does not say."""
+        """Learn from an answer's usage; None if the server did not count."""
         usage = TokenUsage.read(answer.get("usage")) if isinstance(answer, dict) else None
         if usage is None:
             return None
@@ -154,7 +154,7 @@ class ExpectedTokens:
 def read_limit(
     headers: Mapping[str, str], kind: LimitKind, clock: float
 ) -> tuple[float, float, float] | None:
-    """Limit, what remains of it, and seconds until it is whole again; None when the headers do not say."""
+    """Limit, remaining amount, and seconds until full; None if the headers have no limit."""
     for limit, remaining, reset in (
         (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}"),
         (
@@ -172,7 +172,7 @@ def read_limit(
 
 
 def reset_s(text: str, clock: float) -> float:
-    """Seconds that `6m0s`, `20ms`, `12`, a date or a time since 1970 stands for; 0 when it stands for none."""
+    """Parse `6m0s`, `20ms`, `12`, a date or a Unix timestamp as seconds from now; 0 if invalid."""
     number = _number(text)
     if number is not None and number > _FIRST_TIME:
         number = max(0.0, (number if number < 1000 * _FIRST_TIME else number / 1000) - clock)
@@ -199,5 +199,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _burst(per_minute: float) -> float:
-    """How much of a limit of our own may be used at once: two seconds' worth, so that a minute never sees much more than it."""
+    """Burst size of a limit set by the user: two seconds' worth, so that no minute exceeds the limit by much."""
     return max(1.0, per_minute / 30)

@@ -1,4 +1,4 @@
-"""What a model server says about its own load: Prometheus metrics of vLLM, SGLang and llama.cpp."""
+"""Load of a model server, read from Prometheus metrics of vLLM, SGLang or llama.cpp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 _MOST = 1e15
-"""No server counts so far."""
+"""Upper bound of plausible counts."""
 
 
 class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,13 +32,13 @@ class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
     running: float
     waiting: float
     kv: float | None = None
-    """Share of the KV cache in use, 0 to 1; of the fullest server. None when nobody says."""
+    """Share of the KV cache in use, 0 to 1, of the fullest server; None if no server reports it."""
     preemptions: float = 0.0
-    """Requests that were thrown out of a full cache and begun again, since the server started."""
+    """Requests preempted because the cache was full, since the server started."""
 
 
 def read_load(text: str) -> ServerLoad | None:
-    """The load in a page of metrics; None when it has neither running nor waiting requests."""
+    """The load in a metrics page; None if it has neither running nor waiting requests."""
     values: dict[str, list[float]] = {}
     for name, value in _LINE.findall(text):
         try:
@@ -63,7 +63,7 @@ def read_load(text: str) -> ServerLoad | None:
 
 
 def joined(loads: Iterable[ServerLoad]) -> ServerLoad:
-    """The load of several servers: requests together, the fullest cache."""
+    """Combined load of several servers: sums of requests, and the fullest cache."""
     every = list(loads)
     caches = [load.kv for load in every if load.kv is not None]
     return ServerLoad(

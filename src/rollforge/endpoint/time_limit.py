@@ -1,8 +1,8 @@
 """One time limit for many concurrent awaits, with one timer for all of them.
 
-All have the same limit, so they expire in the order they began and only the oldest needs a timer: a timer per request costs as much
-as parsing the answer. An expired await is cancelled and raises `TimeoutError`, as with `asyncio.timeout`; a cancellation from
-elsewhere passes through.
+All awaits have the same limit and expire in the order they began, so only the oldest needs a timer; a timer per request would
+cost as much as parsing the answer. An expired await is cancelled and raises `TimeoutError`, as with `asyncio.timeout`; a
+cancellation from elsewhere passes through.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Any
 
 EARLY_S = 0.001
-"""A loop's clock has ticks of a millisecond: what runs out within the current one has run out."""
+"""Tolerance: the event loop's clock has millisecond ticks, so awaits that expire within the current tick count as expired."""
 
 
 class TimeLimit:
-    """Use as `with limit:` around awaits, in as many tasks at once as need be; within one task not inside itself."""
+    """Context manager: `with limit:` around awaits, in any number of tasks at once; not nested within one task."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._begun: dict[asyncio.Task[Any], tuple[float, int]] = {}
-        """Each task with the time it runs out and how often it was being cancelled when it began; the oldest first."""
+        """Task → its expiry time, and its count of pending cancellations when it began; oldest first."""
         self._expired: dict[asyncio.Task[Any], int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +49,7 @@ class TimeLimit:
                 raise TimeoutError from error
 
     def _expire(self) -> None:
-        """Cancel what has run out, and wait for the next."""
+        """Cancel expired tasks, and set the timer for the next one."""
         assert self._loop is not None
         self._timer = None
         due = self._loop.time() + EARLY_S

@@ -1,4 +1,4 @@
-"""Environments: what brings tasks, agent and verdict together. One file per member, one line here."""
+"""Environments: bundles of tasks, agent and verdict. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

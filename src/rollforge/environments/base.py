@@ -1,7 +1,7 @@
 """The environment protocol, and its name on the command line: `KIND:NAME[?key=value&…]`.
 
-An environment gives task rows, an agent that plays them, and the verdict: by the agent itself, or by a verifier that it names.
-What it does not give comes from the usual flags: `-i` where it has no rows, `--verifier` where it has no verdict.
+An environment provides task rows, an agent that plays them, and verdicts, from the agent or from a named verifier. Missing parts
+come from the usual flags: `-i` for rows, `--verifier` for verdicts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FORM = "KIND:NAME[?key=value], such as reasoning-gym:gcd?size=100"
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment as it is named."""
+    """The parsed name of an environment."""
 
     text: str
     kind: str
     name: str
     options: dict[str, object] = {}
-    """Values are read as JSON where they are JSON, else as text."""
+    """Options; values are parsed as JSON if possible, else kept as text."""
 
     @classmethod
     def parse(cls, text: str) -> EnvironmentSpec:
-        """Read `KIND:NAME[?key=value&…]`; a URL as the name keeps its slashes."""
+        """Parse `KIND:NAME[?key=value&…]`; a URL as the name keeps its slashes."""
         kind, colon, rest = text.partition(":")
         name, _, query = rest.partition("?")
         if not kind or not colon or not name:
@@ -55,7 +55,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, kw_only=True):
         return cls(text=text, kind=kind, name=name, options=options)
 
     def take(self, **defaults: object) -> dict[str, object]:
-        """The options, with these defaults; raises for one that is not among them."""
+        """The options merged with defaults; raises for an option without a default."""
         unknown = [key for key in self.options if key not in defaults]
         if unknown:
             raise UsageError(
@@ -64,7 +64,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, kw_only=True):
         return {**defaults, **self.options}
 
     def whole_number(self, key: str, default: int, *, least: int = 0) -> int:
-        """One option that is a whole number."""
+        """An option as an integer."""
         value = self.options.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(
@@ -82,30 +82,30 @@ def _value(text: str) -> object:
 
 
 class NamedVerifier(msgspec.Struct, frozen=True):
-    """A verifier by its name, with its options."""
+    """A verifier's name and its options."""
 
     name: str
     options: JsonFields = {}
 
 
 class Environment(Protocol):
-    """What `collect --env` runs."""
+    """Protocol of what `collect --env` runs."""
 
     verifier: NamedVerifier | None
-    """Who judges, where the agent does not."""
+    """The verifier, unless the agent judges."""
 
     def rows(self, limit: int | None) -> Iterator[JsonFields] | None:
-        """Task rows, always the same ones in the same order; None where the user's task file brings them."""
+        """Task rows, always in the same order; None if the user's task file provides them."""
 
     def agent(self, options: AgentOptions) -> Agent | None:
-        """The agent that plays the rows; None for the usual one."""
+        """The agent that plays the rows; None for the default agent."""
 
 
 def open_environment(text: str) -> Environment:
     """The environment of this name.
 
     Raises:
-        UsageError: there is no such kind, its package is missing, or it has no environment of this name.
+        UsageError: the kind is unknown, its package is missing, or it has no environment of this name.
     """
     spec = EnvironmentSpec.parse(text)
     member = ENVIRONMENTS.load(spec.kind)

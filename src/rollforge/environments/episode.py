@@ -1,4 +1,4 @@
-"""What the agents of environments share: a transcript that begins with what the environment said, and the trajectory it becomes."""
+"""Shared by agents of environments: a transcript that starts with the environment's observation, and the resulting trajectory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollforge.records import Response, Verdict
 
 
 class Episode:
-    """One rollout in an environment that makes the prompt."""
+    """One rollout in an environment that creates the prompt."""
 
     def __init__(
         self,
@@ -39,32 +39,32 @@ class Episode:
 
     @property
     def turns(self) -> int:
-        """Model calls so far."""
+        """Number of model calls so far."""
         return self._transcript.turns
 
     @property
     def is_cut(self) -> bool:
-        """The last turn ended at a limit."""
+        """Whether the last turn ended at a limit."""
         return self._transcript.is_cut
 
     async def ask(self) -> tuple[str, list[ItemJson]]:
-        """The model's next turn: its text, and the function calls in it."""
+        """Request the model's next turn: its text, and its function calls."""
         answer = await self._model.respond(self._transcript.next_params(), self._sample)
         calls = self._transcript.add_answer(answer)
         return Response(answer.response).last_text, calls
 
     def hear(self, text: str) -> None:
-        """Keep what the environment said."""
+        """Append the environment's message."""
         self._transcript.add_outputs([_said(text)])
 
     def answer(self, call: ItemJson, text: str) -> None:
-        """Keep the result of a function call."""
+        """Append the result of a function call."""
         self._transcript.add_outputs(
             [{"type": "function_call_output", "call_id": call.get("call_id"), "output": text}]
         )
 
     def leave_on(self, error: BaseException) -> None:
-        """Let the error that ended the episode carry what had been played."""
+        """Attach the turns so far to the error that ended the episode."""
         self._transcript.leave_on(error)
 
     def finish(

@@ -1,6 +1,6 @@
 """NeMo Gym servers under the common name: `gym:http://HOST:PORT[?via=head|resources|agent&agent=NAME]`.
 
-The same as `--gym-head`, `--gym-resources` and `--gym-agent`. The task rows come from `-i`.
+Equivalent to `--gym-head`, `--gym-resources` and `--gym-agent`. The task rows come from `-i`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VIAS = ("head", "resources", "agent")
 
 
 class Gym:
-    """NeMo Gym's own servers judge; the loop runs here, or in the agent server."""
+    """NeMo Gym's servers judge; the agent loop runs locally or in the agent server."""
 
     verifier: NamedVerifier | None = None
 

@@ -1,8 +1,8 @@
-"""OpenEnv servers: `openenv:http://HOST:PORT[?episodes=100&seed=0]`, spoken over their WebSocket.
+"""OpenEnv servers: `openenv:http://HOST:PORT[?episodes=100&seed=0]`, used through their WebSocket.
 
-The action schema of the server becomes one tool, `step`. The first observation is the prompt, the observation after each step
-the tool's result. The model hears why the server refuses an action. A server that is full is waited for. The reward is the
-sum of what the steps gave; where none gave any, the rollout is unjudged. Rows of `-i` may bring `env.reset`, the data of the reset.
+The action schema of the server becomes one tool, `step`. The first observation is the prompt, the observation after each step the
+tool's result. If the server refuses an action, the model gets the reason. If the server is full, the agent waits. The reward is
+the sum over steps; a rollout without any step reward is unjudged. Rows of `-i` may contain `env.reset`, the data for the reset.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpenEnv:
 
 
 class _Observed(msgspec.Struct):
-    """What `reset` and `step` answer."""
+    """The answer to `reset` and `step`."""
 
     observation: object = None
     reward: bool | float | None = None
@@ -70,11 +70,11 @@ class _ServerError(msgspec.Struct):
 
 
 class Refused(Exception):
-    """The server did not take an action; the model may try another."""
+    """The server refused an action; the model may try another."""
 
 
 class Full(Exception):
-    """The server has as many sessions as it takes."""
+    """The server has no free session."""
 
 
 class OpenEnvAgent:
@@ -181,7 +181,7 @@ class OpenEnvAgent:
         rewards: list[float],
         before: _Observed,
     ) -> _Observed:
-        """Take one action; a refused one is answered with the reason and changes nothing."""
+        """Perform one action; a refused action returns the reason and changes nothing."""
         try:
             action = from_json(str(call.get("arguments") or "{}"))
         except UNREADABLE as error:
@@ -231,7 +231,7 @@ def _error(body: _ServerError, kind: str) -> Exception:
 
 
 def _text(observation: object) -> str:
-    """An observation as text: the one text that it holds, or JSON."""
+    """An observation as text: its only text field, or JSON."""
     if isinstance(observation, str):
         return observation
     if isinstance(observation, dict):
@@ -243,7 +243,7 @@ def _text(observation: object) -> str:
 
 
 def _without_base_fields(schema: SchemaJson) -> SchemaJson:
-    """The action's schema without the field that every action has and no model should fill."""
+    """The action's schema without the base field of all actions, which the model should not fill in."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return schema

@@ -1,7 +1,7 @@
 """Games of TextArena: `textarena:GAME[?episodes=100&seed=0&players=1]`.
 
-The game's observation is the prompt, each answer a move. With several players the model plays them all, each from what that
-player sees; the rollout and its reward are player 0's. The reward is the game's own; a game that gives none is unjudged.
+The game's observation is the prompt, each answer a move. With several players, the model plays all of them, each from that
+player's observations; rollout and reward are those of player 0. A game without a reward is unjudged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EPISODES = 100
 
 
 class TextArena:
-    """One game, an episode per seed."""
+    """One game, with one episode per seed."""
 
     verifier: NamedVerifier | None = None
 
@@ -74,7 +74,7 @@ class TextArenaAgent:
         self._model = model
 
     async def close(self) -> None:
-        """Nothing to release: every episode closes its own game."""
+        """Do nothing: every episode closes its own game."""
 
     async def run(self, task: Task, sample: int) -> Trajectory:
         assert self._model is not None, "the agent has not been started"
@@ -129,7 +129,7 @@ class TextArenaAgent:
 
 
 def _end(game: Any) -> None:
-    """Close a game that did not end; one that has ended is closed already."""
+    """Close a game that did not end; a finished game is already closed."""
     state = getattr(game, "state", None)
     if state is not None and not getattr(state, "done", True):
         game.close()

@@ -1,7 +1,8 @@
 """Environments of the verifiers library: `verifiers:NAME[?key=value&…]`, of version 0 or of version 1.
 
-A module with `load_environment` is of version 0, one that exports a `Taskset` is of version 1. The two live in different releases of
-the library, and each is pinned: 0.3.1 is the last with version 0, and version 1 changes too often to take any other release.
+A module with `load_environment` is of version 0, one that exports a `Taskset` is of version 1. The two versions are in different
+releases of the library, which are pinned: 0.3.1 is the last one with version 0, and version 1 changes too often to accept other
+releases.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rollforge.errors import UsageError
 
 
 def open_verifiers(spec: EnvironmentSpec) -> Environment:
-    """The environment of this name, whichever version it is of."""
+    """The environment with this name, of either version."""
     try:
         installed = version("verifiers")
     except PackageNotFoundError as error:
@@ -37,7 +38,7 @@ def open_verifiers(spec: EnvironmentSpec) -> Environment:
 
 
 def environment_module(name: str, installed: str) -> ModuleType:
-    """The module of an environment: a package of its own, or a taskset that the library brings."""
+    """The module of an environment: an installed package, or a taskset included in the library."""
     module_name = name.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
     bundled = f"verifiers.v1.tasksets.{module_name}"
     try:
@@ -56,7 +57,7 @@ def _installs(installed: str) -> str:
 
 
 def _require(installed: str, pin: str, name: str, generation: str) -> None:
-    """Refuse a release of the library that runs the other version, or that this adapter was never tried with."""
+    """Refuse a release of the library that has the other version, or with which this adapter is untested."""
     if installed != pin:
         raise UsageError(
             f"{name} is an environment of version {generation}, which runs with verifiers {pin}; {installed} is installed",

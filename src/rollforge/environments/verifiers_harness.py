@@ -1,7 +1,8 @@
-"""The in-process harness for environments of verifiers, version 1: a tool loop without a process of its own.
+"""The in-process harness for environments of verifiers, version 1: a tool loop inside this process.
 
-The library's own harnesses start a program per rollout. Its contract allows a loop in this process, as long as every model call goes
-to the endpoint it names. The task's tools are its MCP servers; the harness adds none, so a task that wants a shell needs another one.
+The library's own harnesses start a program per rollout. Its contract also allows a loop in this process, provided that every
+model call goes to the given endpoint. The task's tools are its MCP servers. This harness adds no tools, so tasks that need a
+shell require another harness.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from rollforge.records import from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 HARNESS = "rollforge_harness"
-"""The harness's id: the library imports a module of this name."""
+"""Id of the harness; the library imports a module of this name."""
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=30)
-"""The run's own deadlines hold."""
+"""Timeout for the library's client: the run's own deadlines apply instead."""
 
 
 class ToolMessageJson(ChatMessageJson, total=False):
@@ -32,7 +33,7 @@ class ToolMessageJson(ChatMessageJson, total=False):
 
 
 class GateDecisionJson(TypedDict, total=False):
-    """Whether the task lets a tool run: `allow`, `deny` with a message instead of its output, or `stop` with a reason."""
+    """The task's decision on a tool call: `allow`, `deny` with a message instead of its output, or `stop` with a reason."""
 
     action: str
     reason: str
@@ -40,13 +41,13 @@ class GateDecisionJson(TypedDict, total=False):
 
 
 class HarnessTalk:
-    """One agent's talk with the model, through the library's endpoint."""
+    """An agent's conversation with the model, through the library's endpoint."""
 
     def __init__(self, http: aiohttp.ClientSession, endpoint: str, model: str, trace: Any) -> None:
         self._http, self._url, self._model, self._trace = http, f"{endpoint}/chat/completions", model, trace
 
     async def ask(self, messages: list[ChatMessageJson], tools: list[ToolJson]) -> ChatMessageJson | None:
-        """The model's message; None when the library refuses the turn because the episode is over."""
+        """Request the model's message; None if the library refuses the turn because the episode is over."""
         body = {"model": self._model, "messages": messages, **({"tools": tools} if tools else {})}
         async with self._http.post(
             self._url, data=to_json(body), headers={"Content-Type": "application/json"}
@@ -61,7 +62,7 @@ class HarnessTalk:
 
 
 class HarnessTools:
-    """The task's tools: MCP servers that the library started."""
+    """The task's tools, from MCP servers that the library started."""
 
     def __init__(
         self, http: aiohttp.ClientSession, urls: dict[str, str], timeout_s: float, gate: str | None
@@ -73,7 +74,7 @@ class HarnessTools:
         self._servers: Any = {}
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Connect to the servers and ask which tools there are."""
+        """Connect to the servers and list their tools."""
         if self._servers_asked:
             from verifiers.v1.harnesses.utils.mcp import connect_mcp
 
@@ -105,7 +106,7 @@ class HarnessTools:
         return content
 
     async def _denied(self, call: ChatCallJson, function: ChatFunctionCallJson) -> ToolMessageJson | None:
-        """What the task says instead of running the tool, where it wants to be asked."""
+        """The task's message if it denies the tool call; None if the tool may run."""
         if self._gate is None:
             return None
         try:
@@ -139,7 +140,7 @@ def provide_harness() -> None:
         ) from error
 
     class InProcessHarness(Harness[HarnessConfig]):  # type: ignore[misc]
-        """Asks, answers the tool calls, and asks again until the model calls nothing more."""
+        """Tool loop: request a turn, answer its tool calls, repeat until the model makes no more calls."""
 
         APPENDS_SYSTEM_PROMPT = True
         SUPPORTS_MCP = True

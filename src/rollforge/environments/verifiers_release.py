@@ -1,4 +1,4 @@
-"""The releases of the verifiers library that the adapters were written for and tried with, and what else a fingerprint needs."""
+"""The tested releases of the verifiers library, and what else a fingerprint needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTALL_V1 = f"pip install verifiers=={PIN_V1}, {OWN_PACKAGE}"
 
 
 def source_digest(module: ModuleType) -> str | None:
-    """A digest of the module's own source: an edited reward would make other verdicts."""
+    """Digest of the module's source: an edited reward function may produce other verdicts."""
     if module.__file__ is None:
         return None
     path = Path(module.__file__)

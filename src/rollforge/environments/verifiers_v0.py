@@ -1,10 +1,10 @@
 """Environments of the verifiers library, version 0 (`load_environment`): `verifiers:NAME[?arg=value&…]`.
 
-The options are the arguments of the environment's `load_environment`. Its rollouts run in this process and ask our model, so that
-retries, limits and captured tokens are ours. A reward function that raises, or returns no finite number, makes the rollout
+The options are the arguments of the environment's `load_environment`. Its rollouts run in this process and call our model client,
+so our retries, limits and token capture apply. A reward function that raises, or returns no finite number, makes the rollout
 unjudged: the library itself would score it 0. A group verifier gives the rewards of a whole group after its last sample.
 
-The last release with version 0 is 0.3.1. Environments are packages of their own; none is installed here unasked.
+The last release with version 0 is 0.3.1. Environments are separate packages; rollforge installs none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rollforge.records import PARAMS_KEY, JsonFields, Response, Task, Verdict
 SPLITS = ("train", "eval")
 
 _RAISED: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("raised", default=None)
-"""What reward functions raised while one rollout was scored."""
+"""Exceptions of reward functions during the scoring of one rollout."""
 
 
 class VerifiersV0:
@@ -71,7 +71,7 @@ class VerifiersV0:
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """The environment, its reward functions made to report what they raise."""
+    """Load the environment, with its reward functions wrapped to report exceptions."""
     try:
         importlib.import_module("verifiers.legacy")
     except ImportError as error:
@@ -108,21 +108,21 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _watch_rewards(rubric: Any) -> None:
-    """Wrap every reward function, so that an exception is seen before the library turns it into 0."""
+    """Wrap every reward function, so that an exception is recorded before the library turns it into 0."""
     rubric.funcs = [_watched(function) for function in rubric.funcs]
     for inner in getattr(rubric, "rubrics", ()):
         _watch_rewards(inner)
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which notes what it raises and what it returns that is no reward. The library makes 0 of both."""
+    """The function, wrapped to record exceptions and invalid return values, both of which the library turns into 0."""
 
     @functools.wraps(function)
     async def asked(*args: Any, **kwargs: Any) -> Any:
         try:
             value = function(*args, **kwargs)
             return _checked(await value if inspect.isawaitable(value) else value, kwargs)
-        except Exception as error:  # a reward function is somebody's code: noted, and raised again
+        except Exception as error:  # a reward function is user code: record its error and raise it again
             _note(function, error)
             raise
 
@@ -130,7 +130,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked(value: Any, arguments: Mapping[str, Any]) -> Any:
-    """A reward, or a list with one for each of a group; raises for anything else, as None."""
+    """A reward, or a list of one per group member; raises for anything else, None included."""
     if hasattr(value, "tolist"):  # an array of numpy, or a tensor
         value = value.tolist()
     if not isinstance(value, list | tuple):
@@ -152,7 +152,7 @@ def _note(function: Callable[..., Any], error: Exception) -> None:
 
 
 class VerifiersAgent:
-    """Runs the environment's own rollout around our model."""
+    """Runs the environment's own rollout loop with our model client."""
 
     name = "verifiers"
 
@@ -172,7 +172,7 @@ class VerifiersAgent:
         self._model = model
 
     async def close(self) -> None:
-        """The environment's own teardown, where it has one."""
+        """Run the environment's teardown, if it has one."""
         teardown = getattr(self._environment, "teardown", None)
         if teardown is not None and inspect.iscoroutinefunction(teardown):
             await teardown()
@@ -217,7 +217,7 @@ class VerifiersAgent:
 
 
 class Recorder:
-    """The transcript of one rollout, from what the environment asks the model."""
+    """Transcript of one rollout, recorded from the environment's model requests."""
 
     def __init__(self, model: Model, params: ParamsJson, sample: int) -> None:
         self._model, self._params, self._sample = model, params, sample
@@ -228,7 +228,7 @@ class Recorder:
         self.model_name = model.options.name
 
     async def respond(self, messages: Sequence[Any], tools: list[ToolJson] | None) -> ResponseJson:
-        """Answer one request of the environment."""
+        """Answer one model request of the environment."""
         params: ParamsJson = {**self._params, "tools": tools} if tools else self._params
         if self._transcript is None:
             first_params: ParamsJson = {**params, "input": items_of(messages)}
@@ -246,7 +246,7 @@ class Recorder:
         return answer.response
 
     def hear(self, completion: object) -> None:
-        """Take in what the environment said after the model's last turn."""
+        """Append the environment's messages since the model's last turn."""
         messages = list(completion) if isinstance(completion, list) else []
         positions = [
             position for position, one in enumerate(messages) if message_of(one).get("role") == "assistant"
@@ -255,14 +255,14 @@ class Recorder:
             self._transcript.add_outputs(items_of(messages[positions[-1] + 1 :]))
 
     def lost(self, failure: Failure | None = None) -> Failure:
-        """The failure that ended the rollout, with what had been played."""
+        """The failure that ended the rollout, with the turns so far."""
         cause = failure or self.failure
         assert cause is not None
         self.leave_on(cause)
         return cause
 
     def leave_on(self, error: BaseException) -> None:
-        """Let the error that ended the rollout carry what had been played."""
+        """Attach the turns so far to the error that ended the rollout."""
         if self._transcript is not None:
             self._transcript.leave_on(error)
 
@@ -285,7 +285,7 @@ class Recorder:
 
 
 def make_client(model: Model, params: ParamsJson, sample: int) -> Any:
-    """A client of the library's own kind whose model is ours."""
+    """A client of the library's type that calls our model."""
     from verifiers.legacy.clients.client import Client
     from verifiers.legacy.types import Response as TheirResponse
 
@@ -315,13 +315,13 @@ def make_client(model: Model, params: ParamsJson, sample: int) -> Any:
             return await self.recorder.respond(prompt, tools)
 
         async def raise_from_native_response(self, response: Any) -> None:
-            """Our client raises by itself."""
+            """Do nothing: our client raises errors itself."""
 
         async def from_native_response(self, response: ResponseJson) -> Any:
             return TheirResponse.model_validate(_their_response(response))
 
         async def close(self) -> None:
-            """The run closes its own client."""
+            """Do nothing: the run closes its own client."""
 
     return OurClient(Recorder(model, params, sample))
 
@@ -348,7 +348,7 @@ class _TheirMessageJson(TypedDict):
 
 
 class _TheirResponseJson(TypedDict):
-    """An answer as the library reads it."""
+    """A model answer in the form that the library reads."""
 
     id: str
     created: int
@@ -387,7 +387,7 @@ def _their_response(raw: ResponseJson) -> _TheirResponseJson:
 
 
 class GroupRewardsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which environment judges."""
+    """Options of `GroupRewards`: the environment that judges."""
 
     name: str
     arguments: JsonFields = {}

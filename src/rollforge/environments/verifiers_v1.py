@@ -1,11 +1,12 @@
 """Environments of the verifiers library, version 1 (tasksets, harnesses, agents): one episode per rollout, in this process.
 
-The library runs the episode and judges it; every model call of its agents comes to our recording proxy, so that retries, limits,
-captured tokens and durable calls are those of every other run. Agents play with our in-process harness, unless the environment
-brings one. A reward that is missing, or whose function raised, leaves the rollout unjudged: the library itself would count it as 0.
+The library runs the episode and judges it; every model call of its agents goes through our recording proxy, so retries, limits,
+token capture and durable calls work as in any run. Agents use our in-process harness, unless the environment has its own. A
+reward that is missing, or whose function raised, leaves the rollout unjudged: the library itself would count it as 0.
 
 Options: `NAME?split=test` sets a field of the taskset, `agent.max_turns=5` a field of the environment's config, `harness=ID` and
-`runtime=TYPE` those of every role, `env=ID` pairs the taskset with an environment, `player=ROLE` says whose episode the rollout is.
+`runtime=TYPE` apply to every role, `env=ID` pairs the taskset with an environment, `player=ROLE` selects the role that becomes
+the rollout.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from rollforge.runtime.on_error import OnErrorAwait
 
 OWN_OPTIONS = ("harness", "runtime", "env", "player")
 KEY_VARIABLE = "ROLLFORGE_NO_SUCH_KEY"
-"""Never set: the proxy knows the library by its base URL."""
+"""Name of an API key variable that is never set: the proxy identifies the library by its base URL."""
 STOCK_LOOPS = ("bash", "null")
-"""The library's own loops, which our harness stands in for; any other harness is the environment's own choice."""
+"""The library's default loops, which our harness replaces; any other harness is a choice of the environment."""
 LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "agent_timeout")
-"""Stop conditions that cut an episode short; it is judged all the same."""
+"""Stop conditions that cut an episode short; the episode is judged nevertheless."""
 
 
 class VerifiersV1:
@@ -100,7 +101,7 @@ class VerifiersV1:
 
 
 def _split(spec: EnvironmentSpec, fields: set[str]) -> tuple[JsonFields, JsonFields]:
-    """The taskset's fields, and those of the rest of the config: the ones that begin with a field of it and a dot."""
+    """Split options into taskset fields and other config fields, which start with a config field's name and a dot."""
     taskset: JsonFields = {}
     others: JsonFields = {}
     for key, value in spec.options.items():
@@ -123,7 +124,7 @@ def _roles(kind: Any) -> dict[str, Any]:
 
 
 def _role_settings(spec: EnvironmentSpec, declared: Any, max_turns: int) -> JsonFields:
-    """What a role leaves open: our harness instead of the library's, this machine instead of a remote one, a limit of turns."""
+    """Defaults for a role: our harness instead of the library's, this machine instead of a remote runtime, and a turn limit."""
     from verifiers.v1.runtimes import PrimeConfig
     from verifiers.v1.utils.loaders import default_harness_id
 
@@ -153,7 +154,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _prompt_items(data: Any) -> list[ItemJson]:
-    """The prompt as the row shows it; the one that was played is kept with the rollout."""
+    """The prompt as the task row shows it; the prompt actually used is stored with the rollout."""
     messages: list[object] = []
     if data.system_prompt:
         messages.append({"role": "system", "content": data.system_prompt})
@@ -165,7 +166,7 @@ def _prompt_items(data: Any) -> list[ItemJson]:
 
 
 class Played(NamedTuple):
-    """One agent's part in an episode."""
+    """One agent's trace in an episode."""
 
     trace: Any
     session: ProgramSession
@@ -208,7 +209,7 @@ class VerifiersV1Agent:
         )
 
     async def start(self, model: Model) -> None:
-        """Start the proxy and the services that all episodes of the environment share."""
+        """Start the proxy and the services shared by all episodes of the environment."""
         self._recording = Recording(model)
         await self._recording.start(self._options.out)
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -216,12 +217,12 @@ class VerifiersV1Agent:
         await ready
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
-        """Hold the environment's servers: entered and left in one task, as their cancel scopes want it."""
+        """Keep the environment's servers running. One task enters and leaves their contexts, as their cancel scopes require."""
         try:
             async with self._environment.serving():
                 ready.set_result(None)
                 await self._end.wait()
-        except Exception as error:  # somebody's code: its error goes to whoever waits for it
+        except Exception as error:  # user code: its error is raised in the waiting caller
             if ready.done():
                 raise
             ready.set_exception(
@@ -240,7 +241,7 @@ class VerifiersV1Agent:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know at the end."""
+        """Messages for the user at the end of a run."""
         return self._recording.proxy.notes() if self._recording is not None else []
 
     async def run(self, task: Task, sample: int) -> Trajectory:
@@ -262,7 +263,7 @@ class VerifiersV1Agent:
             await self._recording.proxy.close_session(part.session)
 
     async def _play(self, task: Task, sample: int, parts: dict[str, Played]) -> Any:
-        """One episode to its end, or until the model is lost for good."""
+        """Play one episode to its end, or until the model is unreachable for good."""
         assert self._recording is not None
         recording = self._recording
         lost: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
@@ -289,13 +290,13 @@ class VerifiersV1Agent:
                 await asyncio.gather(playing, return_exceptions=True)
 
     def _task(self, task: Task) -> Any:
-        """The library's task, made from the row as its own servers make it."""
+        """The library's task object, made from the row as the library's servers make it."""
         kind = type(self._environment.taskset).task_type()
         data = kind.data_type().model_validate(task[ROW_KEY]["data"])
         return kind(data, self._environment.config.taskset.task)
 
     def _context(self) -> Any:
-        """The model as the library sees it: one client for the run, whose calls name their trace in a header."""
+        """The library's model context: one client for the run, whose calls name their trace in a header."""
         from verifiers.v1.clients import EvalClientConfig, ModelContext
 
         assert self._recording is not None
@@ -306,7 +307,7 @@ class VerifiersV1Agent:
     # -- what an episode is -------------------------------------------------------------------------------------------
 
     def _outcome(self, episode: Any, parts: list[Played]) -> Trajectory:
-        """The rollout; raises `Failure` for one that has no meaning as a rollout."""
+        """The rollout; raises `Failure` for an episode that cannot be a rollout."""
         failures = [part.session.failure for part in parts if part.session.failure is not None]
         if failures:
             raise failures[0]
@@ -324,7 +325,7 @@ class VerifiersV1Agent:
         return self._trajectory(own[0], parts, verdict, why_not)
 
     def _role(self, parts: list[Played]) -> str:
-        """Whose episode the rollout is: the role that was asked for, else the first one that is trained."""
+        """The role whose episode becomes the rollout: the requested role, else the first trained one."""
         if self._player or not parts:
             return self._player
         return next((part.role for part in parts if part.trace.agent.trainable), parts[0].role)
@@ -362,7 +363,7 @@ class VerifiersV1Agent:
 
 
 def _sequences(main: Played, parts: list[Played]) -> tuple[list[Sequence], list[SequenceJson]]:
-    """Every agent's sequences, those of the main one first, and as the row holds them: with whose they are."""
+    """Sequences of all agents, those of the main one first: as objects, and as row records with agent and session."""
     sequences: list[Sequence] = []
     records: list[SequenceJson] = []
     for part in [main, *(part for part in parts if part is not main)]:
@@ -378,7 +379,7 @@ def _sequences(main: Played, parts: list[Played]) -> tuple[list[Sequence], list[
 
 
 def _verdict(episode: Any, parts: list[Played], own: list[Played]) -> tuple[Verdict | None, str]:
-    """The reward of the role's traces, their mean where it played several times; or why there is none."""
+    """The mean reward over the role's traces, or why there is no verdict."""
     if episode.errors:
         return None, _error_text(episode.errors)
     for part in parts:
@@ -399,7 +400,7 @@ def _verdict(episode: Any, parts: list[Played], own: list[Played]) -> tuple[Verd
 
 
 def _numbers(trace: Any) -> dict[str, bool | int | float]:
-    """The trace's metrics and each of its rewards, weighted; what is missing or not finite is left out."""
+    """The trace's metrics and weighted rewards; missing and non-finite values are omitted."""
     metrics = {name: value for name, value in trace.metrics.items() if name != "reward"}
     metrics |= {f"reward/{name}": reward.value for name, reward in trace.rewards.items()}
     return {name: number for name, value in metrics.items() if (number := _finite(value)) is not None}
@@ -411,7 +412,7 @@ def _finite(value: object) -> float | None:
 
 
 def _is_judging(error: Any) -> bool:
-    """Whether an episode failed while it was judged, after it had been played."""
+    """Whether an episode failed during scoring, after it had been played."""
     return ".finalize()" in error.message
 
 
@@ -425,7 +426,7 @@ def _pass_on(one: asyncio.Future[Failure], to: asyncio.Future[Failure]) -> None:
 
 
 def _attach(error: BaseException, parts: list[Played]) -> None:
-    """Leave what had been generated on the error that ended the rollout."""
+    """Attach the partial response to the error that ended the rollout."""
     calls: list[RecordedCall] = [call for part in parts for call in part.session.calls]
     partial: ResponseJson | None = None
     with contextlib.suppress(StopIteration):

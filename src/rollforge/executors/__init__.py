@@ -1,4 +1,4 @@
-"""Executors: where the workers of a step run. One file per member, one line here."""
+"""Executors: places where the workers of a step run. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

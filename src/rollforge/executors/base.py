@@ -1,6 +1,6 @@
-"""The executor protocol: start workers somewhere, carry small messages to them, say when one is lost.
+"""The executor protocol: start workers, pass small messages to them, report lost ones.
 
-An executor holds no truth. What is finished is in the run's files; a message is a path, a number, a setting, never a rollout.
+An executor has no durable state: results are in the run's files. A message is a path, a number or a setting, never a rollout.
 """
 
 from __future__ import annotations
@@ -26,33 +26,32 @@ MOST_WORKERS = 1024
 
 
 class WorkerLost(Exception):
-    """The worker does not answer any more: its process, its node or the way to it is gone."""
+    """The worker no longer answers: its process, its node or the connection is gone."""
 
 
 class Worker(Protocol):
-    """What runs at the other end. Its class is made without arguments."""
+    """Protocol of the code that runs in a worker. Its class is instantiated without arguments."""
 
     async def handle(self, message: Message) -> Message:
-        """Answer one message. A `RollforgeError` reaches the asker as such."""
+        """Answer one message. A `RollforgeError` is raised again in the calling process."""
         ...
 
     async def close(self) -> None:
-        """End at once and leave everything resumable: the asker is gone, or has no more work."""
+        """Stop at once and leave everything resumable: the caller is gone, or has no more work."""
         ...
 
 
 class Hand(Protocol):
-    """A worker as its asker sees it."""
+    """Handle of a worker in the calling process."""
 
     name: str
-    """Where it runs, for messages."""
+    """Where the worker runs, for messages."""
 
     async def ask(self, message: Message) -> Message:
-        """The worker's answer. One message at a time.
+        """Send a message and return the worker's answer; one message at a time.
 
         Raises:
-            WorkerLost: there is no worker any more.
-            RollforgeError: what the worker raised.
+            WorkerLost: the worker is gone. RollforgeError: raised by the worker.
         """
         ...
 
@@ -65,23 +64,23 @@ class ExecutorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to start workers."""
 
     workers: int | None = None
-    """How many; None: one, or one per node."""
+    """Number of workers; None means one, or one per node."""
     address: str | None = None
-    """Of the cluster; None: the one that the environment names."""
+    """Address of the cluster; None means the one that the environment variables name."""
 
 
 class Executor(Protocol):
-    """Starts workers. Made with `ExecutorOptions`."""
+    """Starts workers; made from `ExecutorOptions`."""
 
     async def start(self, target: str) -> list[Hand]:
         """Start the workers; `target` is `module:Class` of a `Worker`."""
         ...
 
     async def replace(self, lost: Hand) -> Hand | None:
-        """A new worker for a lost one; None when there is no room for one now.
+        """A replacement for a lost worker; None if there is no room for one now.
 
         Raises:
-            WorkerLost: there can be no more workers, now or later.
+            WorkerLost: no more workers are possible, now or later.
         """
         ...
 
@@ -91,20 +90,20 @@ class Executor(Protocol):
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be the same for all workers of a run."""
+    """Properties that must be the same for all workers of a run."""
 
     rollforge: str
     python: str
     """Major and minor version."""
     has_compiled_reader: bool
     verifier: str | None = None
-    """Fingerprint of the verifier as this worker loads it."""
+    """Fingerprint of the verifier as loaded by this worker."""
     has_key: bool = False
-    """The variable with the API key is set here."""
+    """Whether the API key variable is set here."""
 
     @classmethod
     def of_this_process(cls, *, verifier: str | None = None, key_variable: str | None = None) -> Introduction:
-        """This process as a worker."""
+        """The introduction of the current process."""
         return cls(
             rollforge=__version__,
             python=".".join(platform.python_version_tuple()[:2]),
@@ -124,7 +123,7 @@ _NAMES = {
 
 
 def refuse_differences(mine: Introduction, others: dict[str, Introduction]) -> None:
-    """Raise unless all workers are like this process, before anything is asked of them."""
+    """Raise unless all workers match this process; called before any work is handed out."""
     differences = []
     for name, other in others.items():
         for field, what in _NAMES.items():
@@ -149,7 +148,7 @@ def _shown(value: object) -> str:
 
 
 def check_workers(workers: int) -> None:
-    """Refuse a count of workers that cannot be meant."""
+    """Refuse an implausible number of workers."""
     if not 1 <= workers <= MOST_WORKERS:
         bound = "at least 1" if workers < 1 else f"at most {MOST_WORKERS:,}"
         raise UsageError(f"--workers must be {bound}, not {workers:,}", hint="one per core is a good start")
@@ -159,7 +158,7 @@ def make_executor(on: str, workers: int | None) -> Executor:
     """The executor that `--on` and `--workers` ask for: `local`, `processes`, `ray` or `ray:ADDRESS`.
 
     Raises:
-        UsageError: there is none of that name. Nothing is started before the executor is entered.
+        UsageError: no executor has that name. Nothing is started before the executor's context is entered.
     """
     name, _, address = on.partition(":")
     if workers is not None:
@@ -173,7 +172,7 @@ def make_executor(on: str, workers: int | None) -> Executor:
 
 
 def host_name(number: int) -> str:
-    """How a worker on this machine is called."""
+    """The name of workers on this machine."""
     return f"worker {number} on {socket.gethostname()}"
 
 
@@ -191,7 +190,7 @@ def fault(error: BaseException) -> Message:
 
 
 class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker raised."""
+    """An exception of a worker, as a message."""
 
     text: str
     hint: str | None
@@ -200,7 +199,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def raise_fault(message: Message, name: str) -> None:
-    """Raise what a worker raised; the message says where."""
+    """Raise a worker's exception, with its location in the message."""
     fault = decode_msgpack(message, WorkerFault)
     error = RollforgeError(f"{name}: {fault.text}", hint=fault.hint)
     error.exit_code = Exit(fault.exit_code)
@@ -212,7 +211,7 @@ NOBODY_LISTENS = contextlib.suppress(Exception)
 
 
 async def answered(worker: Worker, message: Message) -> tuple[bool, Message]:
-    """A worker's answer and whether it is one; else what it raised."""
+    """The message for a worker's answer or its exception, and whether it is an answer."""
     try:
         return True, await worker.handle(message)
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""Hands numbered units of work out to workers until all are done, although workers may be lost.
+"""Distributes numbered units of work to workers until all are done, even if workers are lost.
 
-Knows units by number only. What a unit is, and what the messages say, is the step's business (`Talk`). A unit of a lost worker is
-handed out again, marked as lost, so that its next owner need not wait for a heartbeat.
+It knows units only by number; the step defines units and messages (`Talk`). A lost worker's unit is assigned again and marked as
+lost, so that its next owner need not wait for a heartbeat to expire.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rollforge.runtime.typed_decoding import decode_msgpack
 logger = logging.getLogger(__name__)
 
 SILENT_S = 120.0
-"""A worker answers at least every few seconds; one that is silent for so long counts as lost."""
+"""Workers answer at least every few seconds; one that is silent for this long counts as lost."""
 OPENING_S = 600.0
-"""Time to open a run: a large verifier may load for minutes."""
+"""Timeout for opening a run: a large verifier may load for minutes."""
 AGAIN_S = 3.0
-"""Pause before a unit that somebody else owns is tried again."""
+"""Pause before a unit that another process owns is tried again."""
 IDLE_S = 0.2
 ALONE_S = 60.0
-"""When all workers are lost: time for the first replacement to find room."""
+"""When all workers are lost: time limit for the first replacement to start."""
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True):
@@ -37,38 +37,38 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True):
 
     unit: int
     is_lost: bool = False
-    """Its last owner is known to have ended."""
+    """Whether its previous owner is known to have ended."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's report means for the units."""
+    """Effect of a worker's report on its units."""
 
     done: list[int] = []
-    """Nothing is left to do, or this session leaves it."""
+    """Units that are finished, or that this session gives up."""
     again: list[int] = []
-    """Somebody else owns it: look later."""
+    """Units that another process owns, to be tried again later."""
     is_hungry: bool = False
-    """It could begin another unit now."""
+    """Whether the worker can start another unit now."""
     has_ended: bool = False
 
 
 class Talk(Protocol):
-    """The messages of one step."""
+    """The messages of one step, between foreman and workers."""
 
     def opening(self, workers: int) -> Message:
         """The first message: what to open."""
         ...
 
     def orders(self, name: str, units: list[Assignment], *, is_last: bool) -> Message:
-        """The next message to a worker; after the last one it ends."""
+        """The next message to a worker, or the final one."""
         ...
 
     def report(self, name: str, answer: Message) -> Progress:
-        """What a worker said."""
+        """Interpret a worker's report."""
         ...
 
     def lost(self, name: str, units: list[int], reason: str) -> None:
-        """A worker is gone; its units are handed out again."""
+        """Handle a lost worker; its units are assigned again."""
         ...
 
 
@@ -89,7 +89,7 @@ class Foreman:
         self._is_stopping = False
         self._over = asyncio.Event()
         self.is_shut = asyncio.Event()
-        """All workers have ended."""
+        """Whether all workers have ended."""
 
     @property
     def left(self) -> int:
@@ -98,16 +98,16 @@ class Foreman:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there are units that nobody has begun."""
+        """Whether some units have not been started."""
         return bool(self._waiting or self._later)
 
     @property
     def workers(self) -> int:
-        """Workers that are at work."""
+        """Number of active workers."""
         return len(self._held)
 
     def stop(self) -> None:
-        """Hand out no more units; those begun end as the step's messages say."""
+        """Assign no more units; running units end as the step's messages define."""
         self._is_stopping = True
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class Foreman:
         return decode_msgpack(answer, Introduction)
 
     async def _attend(self, hand: Hand, group: asyncio.TaskGroup) -> None:
-        """Talk to one worker until it ends or is lost."""
+        """Exchange messages with one worker until it ends or is lost."""
         is_hungry, has_ended = True, False
         try:
             while not has_ended:
@@ -169,11 +169,11 @@ class Foreman:
             self._over.set()
 
     def _is_over(self) -> bool:
-        """Whether no unit will be handed out any more: none waits, and no worker holds one that it might lose."""
+        """Whether no unit will be assigned any more: none waits, and no worker holds one that could become lost."""
         return self._is_stopping or self.left == 0
 
     def _next(self, *, is_hungry: bool) -> list[Assignment]:
-        """The next unit. One that was lost goes to whoever asks first: a busy worker may stay busy for minutes."""
+        """The next unit. A lost unit goes to the first worker that asks, since a busy worker may stay busy for minutes."""
         if not is_hungry and not (self._waiting and self._waiting[0].is_lost):
             return []
         now = time.monotonic()
@@ -202,10 +202,10 @@ class Foreman:
             return
 
     async def _replacement(self, lost: Hand) -> Hand | None:
-        """A worker in the place of a lost one, as soon as there is room: a new node may join hours later.
+        """A replacement for a lost worker, as soon as there is room: a new node may join hours later.
 
-        None when the work is over, when the executor has no more workers to give, or when nobody is left to do the work and no room
-        is found for `ALONE_S`.
+        None when the work is over, when the executor cannot provide more workers, or when no worker is left and none can be
+        started for `ALONE_S`.
         """
         alone_since = time.monotonic()
         while not self._is_over():
@@ -241,6 +241,6 @@ async def _closed(hand: Hand) -> None:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of several that happened at once."""
+    """The first error of an exception group."""
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

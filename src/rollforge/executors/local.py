@@ -7,7 +7,7 @@ from rollforge.registry import load_target
 
 
 class Local:
-    """Runs the worker here: no second process, no copy of a message's meaning."""
+    """Runs the worker in this process, without copying messages."""
 
     def __init__(self, options: ExecutorOptions) -> None:
         self._hands: list[_Here] = []
@@ -25,7 +25,7 @@ class Local:
 
 
 class _Here:
-    """The worker object itself."""
+    """Handle of a worker object in this process."""
 
     def __init__(self, worker: Worker) -> None:
         self.name = host_name(0)

@@ -1,6 +1,6 @@
-"""The program of a worker process: messages from stdin, answers to what was stdout.
+"""Main program of a worker process: messages from stdin, answers to the original stdout.
 
-Prints of the worker's own code go to stderr, so that they cannot mix with answers. The end of stdin means that the asker is gone.
+The worker code's prints go to stderr, so they cannot mix with answers. End of file on stdin means that the parent is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollforge.text_safety.redaction import SECRETS
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve messages until stdin ends."""
     guard_output()  # its stderr is the user's terminal
     SECRETS.learn_environment()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

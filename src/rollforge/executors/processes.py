@@ -1,4 +1,4 @@
-"""Workers in processes of their own on this machine, asked through pipes."""
+"""Workers in separate processes on this machine, connected through pipes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import sys
 from rollforge.executors.base import ExecutorOptions, Hand, Message, WorkerLost, host_name, raise_fault
 
 GRACE_S = 10.0
-"""Time that a worker has to end by itself."""
+"""Time that a worker has to exit by itself."""
 HEAD = struct.Struct("!?I")
-"""Whether the message is an answer (or what was raised), and its length."""
+"""Message header: whether it is an answer or an exception, and its length."""
 MOST_REPLACED = 3
-"""Replacements per worker: a worker that always dies must not be started for ever."""
+"""Most replacements per worker, so that a worker that always dies is not restarted for ever."""
 
 
 class Processes:
@@ -60,7 +60,7 @@ class Processes:
 
 
 class _Process:
-    """A worker at the other end of two pipes."""
+    """Handle of a worker process, connected by two pipes."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name

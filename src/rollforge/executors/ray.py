@@ -1,8 +1,8 @@
-"""Workers as actors on an existing Ray cluster: one per node, or as many as asked for, spread over the nodes.
+"""Workers as actors on an existing Ray cluster: one per node, or a given number spread over the nodes.
 
-Ray core only. Ray starts actors and says when they end; it holds no truth. Messages are paths, numbers and settings: nothing goes
-through `ray.put`, and no rollout enters the object store. Actors are neither restarted nor retried by Ray, because work handed to an
-actor that waits for a restart hangs when no node has room.
+Ray core only. Ray starts actors and reports when they end; it has no durable state. Messages are paths, numbers and settings:
+nothing goes through `ray.put`, and no rollout enters the object store. Actors are neither restarted nor retried by Ray, because
+work handed to an actor that waits for a restart hangs when no node has room.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ INSTALL = "pip install 'rollforge[ray]'"
 READY_S = 120.0
 """Time for an actor to start: a node may have to load rollforge from a slow disk."""
 ROOM_S = 10.0
-"""Time for a replacement to find room, per attempt."""
+"""Time limit per attempt for a replacement to be scheduled."""
 ANSWER_S = 5.0
-"""Time in which the address of a cluster must answer."""
+"""Time limit for a cluster address to answer."""
 
 
 class Ray:
@@ -71,7 +71,7 @@ class Ray:
         return [*ready]
 
     async def replace(self, lost: Hand) -> Hand | None:
-        """A new actor wherever there is room: the node of the lost one may be gone."""
+        """A new actor on any node with room, since the node of the lost one may be gone."""
         hand = self._made(None)
         is_ready = False
         try:
@@ -90,7 +90,7 @@ class Ray:
             await asyncio.to_thread(self._ray.shutdown)
 
     def _attach(self) -> None:
-        """Connect to the cluster that is named, or that the environment names, or that this job runs on."""
+        """Connect to the named cluster, else to that of the environment, else to the one that this job runs on."""
         if self._ray.is_initialized():
             return
         address = self._address or os.environ.get("RAY_ADDRESS")
@@ -114,7 +114,7 @@ class Ray:
         self._is_ours = True
 
     def _node_ids(self) -> list[str | None]:
-        """A node for each worker; None lets Ray choose."""
+        """A node for each worker; None leaves the choice to Ray."""
         if self._workers is not None:
             return [None] * self._workers
         nodes = [
@@ -139,7 +139,7 @@ class Ray:
 
 
 class _ActorWorker:
-    """The worker inside an actor."""
+    """The actor class that wraps a worker."""
 
     def __init__(self, target: str) -> None:
         gc.set_threshold(*GC_THRESHOLD)  # the loop is Ray's, so `run_async` does not do it here
@@ -156,7 +156,7 @@ class _ActorWorker:
 
 
 class _Actor:
-    """An actor as its asker sees it."""
+    """Handle of a worker in an actor."""
 
     def __init__(self, ray: Any, actor: Any, name: str) -> None:
         self.name = name
@@ -164,7 +164,7 @@ class _Actor:
         self._actor = actor
 
     async def wait_until_ready(self, seconds: float) -> bool:
-        """Whether the actor runs within this time."""
+        """Whether the actor starts within this time."""
         try:
             async with asyncio.timeout(seconds):
                 return bool(await self._actor.is_ready.remote())
@@ -191,7 +191,9 @@ class _Actor:
         self.kill()
 
     def kill(self) -> None:
-        """End the actor at once, also one that waits for room. Without a connection it has ended, and Ray would start a cluster."""
+        """End the actor at once, even if it is not scheduled yet. Without a connection it has ended, and calling Ray would start
+        a cluster.
+        """
         if self._ray.is_initialized():
             self._ray.kill(self._actor, no_restart=True)
 
@@ -207,7 +209,7 @@ def _import_ray() -> Any:
 
 
 def _refuse_silence(address: str | None) -> None:
-    """Raise when nothing listens at a HOST:PORT: Ray itself would try for ten minutes."""
+    """Raise if nothing listens at HOST:PORT, because Ray would retry for ten minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return

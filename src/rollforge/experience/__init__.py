@@ -1,4 +1,6 @@
-"""Experiences: what a trainer learns from. `record` is the noun and its bytes, `rollouts` makes them from rollout rows."""
+"""Experiences: records for trainers. `record` defines the record and its encoding, `from_rollout` makes records from rollout
+rows.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Experiences from a rollout row.
 
-Usually one per rollout. Where token ids were captured and every model call continues the one before, the
-tokens of the whole rollout are stitched together, with a mask over what the model wrote (`exact`). Where the
-calls do not continue each other (a template that drops old reasoning, say), stitching would train on tokens
-the model never saw: then one experience per call (`per-call`). Without token ids, or with ids that are no token ids, there is
-the text (`text`). Logprobs that are no finite numbers are left out; a bad number never keeps its rollout out.
+Usually one per rollout. If token ids were captured and every model call continues the previous one, the tokens of the whole
+rollout are stitched together, with a mask over the model's tokens (`exact`). If calls do not continue each other (for example
+because a template drops old reasoning), stitching would train on tokens that the model never saw, so each call becomes an
+experience (`per-call`). Without valid token ids, the experience has text only (`text`). Non-finite logprobs are dropped; the
+rollout stays.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from rollforge.records import (
 )
 
 USAGE = ("input_tokens", "output_tokens", "total_tokens")
-"""What the server counted: numbers of an answer, not of a verdict."""
+"""Usage fields counted by the server: numbers of the answer, not of the verdict."""
 
 
 class RowSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What the row itself does not say."""
+    """Facts about a row that the row itself does not contain."""
 
     run: str = ""
-    """The run's id; it begins the ids of all its experiences."""
+    """The run's id, the prefix of all experience ids."""
     taskset: str = ""
     model_version: int | None = None
-    """The version of the policy, unless the row's own verdict numbers carry `model_version`."""
+    """Version of the policy, unless the row's verdict contains `model_version`."""
     per_turn: bool = False
-    """One experience per model call even where the calls could be stitched: for step-wise training."""
+    """Whether to make one experience per model call even if calls could be stitched, for step-wise training."""
     difficulty: float | None = None
 
 
@@ -78,7 +78,7 @@ def experiences_from_row(row: RowJson, source: RowSource | None = None) -> list[
 
 
 def further_sequences(row: RowJson) -> list[tuple[int, SequenceJson]]:
-    """The sequences of a recorded program beside its main one, with their numbers; what was asked for again is none."""
+    """Non-main sequences of a recorded program, with their numbers; repeated requests are excluded."""
     own = row.get(OWN_KEY)
     sequences = own.get("sequences") if isinstance(own, dict) else None
     return [
@@ -145,7 +145,7 @@ def _reward(row: RowJson) -> float | None:
 
 
 def row_metrics(row: RowJson) -> dict[str, float]:
-    """Every number of the verdict except the reward, from the top level of the row."""
+    """All numbers of the verdict except the reward, from the top level of the row."""
     return {
         key: number
         for key, value in row.items()
@@ -154,7 +154,7 @@ def row_metrics(row: RowJson) -> dict[str, float]:
 
 
 def model_calls(output: list[ItemJson]) -> list[TokenCall]:
-    """The model calls whose tokens were captured; the last item of each call holds them."""
+    """The model calls with captured tokens, which are on the last item of each call."""
     calls, text = [], ""
     for item in output:
         if item.get("type") == "message":
@@ -169,7 +169,7 @@ def model_calls(output: list[ItemJson]) -> list[TokenCall]:
 
 
 def _are_token_ids(value: object) -> bool:
-    """Whether a value can be stored as token ids: a list of whole numbers of 32 bits, at least one."""
+    """Whether a value is a valid list of token ids: non-empty, of 32-bit integers."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -178,7 +178,7 @@ def _are_token_ids(value: object) -> bool:
 
 
 def _finite_logprobs(value: object, count: int) -> list[float]:
-    """The logprobs of `count` tokens; none at all when one is missing or no finite number."""
+    """The logprobs of `count` tokens; none if any of them is missing or not finite."""
     if not isinstance(value, list) or len(value) != count:
         return []
     numbers = [finite_number(one) for one in value]
@@ -187,7 +187,7 @@ def _finite_logprobs(value: object, count: int) -> list[float]:
 
 
 def continues(calls: list[TokenCall]) -> bool:
-    """Whether each call's prompt begins with all that came before it."""
+    """Whether each call's prompt begins with all tokens of the previous call."""
     seen: list[int] = []
     for call in calls:
         if call.prompt[: len(seen)] != seen:
@@ -225,7 +225,7 @@ def _turn(whole: Experience, turn: int, call: TokenCall) -> Experience:
 
 
 def _stem(whole: Experience) -> str:
-    """What begins the ids of a sequence's turns."""
+    """Id prefix of a sequence's turns."""
     return whole.id if whole.sequence else whole.run
 
 

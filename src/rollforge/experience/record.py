@@ -1,7 +1,7 @@
 """The experience record: what a trainer learns from one rollout, or from one model call of it.
 
-Text is always there; token ids, mask and logprobs where the server gave them, and `fidelity` says which it
-is. Experiences are stored as MessagePack with arrays as typed bytes: no pickle, nothing that runs when read.
+Text is always present; token ids, mask and logprobs only if the server returned them. `fidelity` says which case applies.
+Experiences are stored as MessagePack with arrays as typed bytes: no pickle, so reading cannot execute code.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rollforge.runtime.typed_decoding import convert
 from rollforge.store.reading import UNREADABLE
 
 Fidelity = Literal["exact", "per-call", "text"]
-"""`exact`: the very tokens of the whole rollout. `per-call`: the very tokens of one model call, because the
-calls do not continue each other. `text`: no token ids; a trainer would have to tokenise again and may get
-others."""
+"""How exact the tokens are. `exact`: sampled tokens of the whole rollout. `per-call`: sampled tokens of one model call, because
+calls do not continue each other. `text`: no token ids; a trainer must tokenise the text and may get different ones.
+"""
 
 Array = NDArray[Any]
 
@@ -39,35 +39,35 @@ class Experience(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One unit of training."""
 
     id: str
-    """Unique: the same rollout gives the same id, so appending it twice stores it once."""
+    """Unique and deterministic: the same rollout has the same id, so appending it twice stores it once."""
     task: str
-    """The group: experiences of one task compare with each other."""
+    """The task, whose experiences form a group and are compared with each other."""
     run: str
-    """The rollout this belongs to; several experiences share it when it was split by turn."""
+    """The rollout that it belongs to; experiences of a rollout that was split by turn share it."""
     turn: int = 0
     sequence: int | None = None
-    """Which further sequence of a recorded program's rollout; None is the main one, or the only one."""
+    """Number of a recorded program's non-main sequence; None for the main or only one."""
     role: str = ""
-    """The further sequence's role: branch, sub, auxiliary."""
+    """Role of a non-main sequence: branch, sub, auxiliary."""
     taskset: str = ""
     messages: list[JsonFields] = []
     """The prompt as sent: Responses items or chat messages."""
     response: str = ""
-    """The answer text; never reasoning, never tool output."""
+    """The answer text, without reasoning and tool output."""
     reward: float | None = None
-    """None means unjudged; no operator and no metric takes it for zero."""
+    """None means unjudged; operators and metrics never treat it as zero."""
     metrics: dict[str, float] = {}
     advantage: float | None = None
-    """One number for all tokens the model wrote; `advantages` overrides it per token."""
+    """Advantage of all tokens that the model wrote; `advantages` overrides it per token."""
     fidelity: Fidelity = "text"
     prompt_length: int | None = None
-    """Tokens before the response, where token ids are known."""
+    """Number of tokens before the response, if token ids are known."""
     tokens: Array | None = None
     """int32 [prompt + response]."""
     mask: Array | None = None
-    """bool [response]: the tokens the model wrote."""
+    """bool [response]: true for tokens that the model wrote."""
     logprobs: Array | None = None
-    """float32 [response]: of the policy that wrote them; 0 where the mask is false."""
+    """float32 [response]: under the policy that wrote the tokens; 0 where the mask is false."""
     advantages: Array | None = None
     returns: Array | None = None
     model: str | None = None
@@ -80,12 +80,12 @@ class Experience(msgspec.Struct, kw_only=True, omit_defaults=True):
     priority: float = 0.0
     created: float | None = None
     uses: int = 0
-    """How often a trainer has taken it before this time."""
+    """How often a trainer received it before."""
     info: JsonFields = {}
 
     @property
     def response_length(self) -> int | None:
-        """Tokens after the prompt, those of tools included; else what the server counted as output."""
+        """Number of tokens after the prompt, tool results included; without token ids, the server's output count."""
         if self.tokens is not None and self.prompt_length is not None:
             return len(self.tokens) - self.prompt_length
         return self.output_tokens
@@ -118,12 +118,12 @@ _decoder = msgspec.msgpack.Decoder(Experience, ext_hook=_decode_array)
 
 
 def to_bytes(experience: Experience) -> bytes:
-    """The experience as stored."""
+    """The experience as stored bytes."""
     return _encoder.encode(experience)
 
 
 def from_bytes(data: bytes) -> Experience:
-    """What `to_bytes` wrote; raises `DataError` for anything else."""
+    """Read the result of `to_bytes`; raises `DataError` for other data."""
     try:
         return _decoder.decode(data)
     except UNREADABLE as error:
@@ -137,7 +137,7 @@ def to_row(experience: Experience) -> JsonFields:
 
 
 class _Absent:
-    """Equal to what a row leaves out: nothing, an empty text, list or dict. Arrays are never absent."""
+    """Equal to every value that a row omits: null, and an empty text, list or dict. Arrays are never omitted."""
 
     def __contains__(self, value: object) -> bool:
         return value is None or (isinstance(value, str | list | dict) and not value)
@@ -151,7 +151,7 @@ def _plain(value: object) -> object:
 
 
 def from_row(row: Mapping[str, Any]) -> Experience:
-    """The experience in a JSON row as `to_row` makes it; raises `DataError` saying which field is wrong."""
+    """Read an experience from a JSON row made by `to_row`; raises `DataError` naming the invalid field."""
     fields = dict(row)
     arrays = {
         key: np.asarray(fields.pop(key), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Exporters: which trainer reads the dataset. One file per member, one line here."""
+"""Exporters: one per trainer that can read a dataset. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

@@ -1,4 +1,4 @@
-"""Arrow types of exported rows, derived from the types of their columns. Imports pyarrow: only Parquet needs it."""
+"""Arrow types of exported rows, derived from their columns. Imports pyarrow, so only Parquet output loads it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_KEYS: frozenset[str] = frozenset()
 
 
 def arrow_schema(columns: Columns, keys: Mapping[str, frozenset[str]]) -> pa.Schema:
-    """The schema of rows with these columns, whose messages have these optional keys."""
+    """The schema of rows with these columns and these optional message keys."""
     return pa.schema([(name, _arrow_type(column.type, name, keys)) for name, column in columns.items()])
 
 

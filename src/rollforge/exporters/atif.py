@@ -1,7 +1,7 @@
 """ATIF: trajectories in Harbor's Agent Trajectory Interchange Format (v1.5), one JSON object per line, for `sft`.
 
 Messages become steps: system, user, agent. Tool results are the observation of the agent step whose call they answer. Arguments
-are objects, as the format wants them; a call whose arguments are no object cannot be expressed. The reward is in `extra`.
+must be objects in this format; a call with other arguments is inexpressible. The reward is in `extra`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _ObservationLine(TypedDict):
 
 
 class _StepLine(TypedDict, total=False):
-    """A step, ready to encode; keys appear in the order in which they are set."""
+    """A step, ready to encode; keys are written in the order in which they are set."""
 
     step_id: int
     source: str
@@ -116,7 +116,7 @@ def _step(message: ChatMessage, shaping: Shaping) -> _StepLine:
 
 
 def _observe(steps: list[_StepLine], message: ChatMessage) -> None:
-    """Add a tool result to the last agent step; it names its call only if that step made it."""
+    """Add a tool result to the last agent step; it names its call only if that step contains the call."""
     if not steps or steps[-1]["source"] != "agent":
         steps.append({"step_id": len(steps) + 1, "source": "agent", "message": ""})
     step = steps[-1]

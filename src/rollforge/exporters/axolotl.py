@@ -1,7 +1,7 @@
 """Axolotl: SFT and DPO rows as JSONL for its `chat_template` types.
 
-Its loader parses argument and tool texts and drops nulls, so strings and uniform keys are safe. A preference has one message per
-side, so pairs are step pairs with calls written into the text.
+Its loader parses argument and tool texts and drops nulls, so strings and uniform keys are safe. A preference row has one message
+per side, so pairs are step pairs, and calls are written into the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="unifo
 
 
 def _parsable(example: Demonstration, write: RowWriter, column: str) -> object:
-    """The conversation; its loader parses the arguments of every call and stops at the first that is no object."""
+    """The conversation, checked: Axolotl's loader parses the arguments of every call and fails at the first that is no object."""
     _refuse_other_arguments(example.prompt)
     _refuse_other_arguments(example.answer)
     return conversation.value(example, write, column)
@@ -39,7 +39,7 @@ def _refuse_other_arguments(messages: list[ChatMessage]) -> None:
 
 
 def _side(name: str) -> RowColumn:
-    """One message: the last of a side."""
+    """The single message of one side: its last one."""
     return RowColumn(
         PlainMessage, lambda example, write, column: shape(getattr(example, name), write.form.shaping)[-1]
     )

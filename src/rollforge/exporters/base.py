@@ -1,8 +1,8 @@
 """Exporter: one trainer's rows, as tables of columns, and the contract those rows must keep.
 
-An exporter turns an example into a row; it reads no file and chooses no rollout. A member declares the recipes its trainer
-takes, a table of columns per kind of example, its defaults (the form of arguments, tools and reasoning; what happens to untidy
-rollouts), further rules for rows that are read back, and the lines that load the files.
+An exporter turns an example into a row; it reads no files and selects no rollouts. A member declares the supported recipes, a
+table of columns per kind of example, defaults (form of arguments, tools and reasoning; policies for untidy rollouts), additional
+rules for rows that are read back, and a loading snippet.
 """
 
 from __future__ import annotations
@@ -25,60 +25,60 @@ from rollforge.records import JsonFields
 
 
 class Exporter:
-    """One trainer's rows."""
+    """Writes rows for one trainer."""
 
     name: ClassVar[str]
     recipes: ClassVar[tuple[str, ...]]
-    """Built-in recipes that the trainer takes; those of other packages are like one of these."""
+    """Built-in recipes that the trainer supports; a recipe of another package is treated like the built-in one it resembles."""
     columns: ClassVar[RowTables] = {}
     completion_columns: ClassVar[Columns | None] = None
-    """Columns of demonstrations whose answers are all single messages, for trainers that learn the completion alone."""
+    """Columns for demonstrations whose answers are single messages, for trainers that compute loss on the completion only."""
     shaping: ClassVar[Shaping] = Shaping()
     policies: ClassVar[Policies] = Policies()
     container: ClassVar[Container] = "jsonl"
     containers: ClassVar[tuple[Container, ...]] = ("jsonl",)
     pair_form: ClassVar[Literal["whole", "step"]] = "whole"
-    """`step` for trainers that would otherwise learn tool results, or only the last message."""
+    """`step` for trainers that would otherwise compute loss on tool results, or train only the last message."""
     is_raw: ClassVar[bool] = False
-    """Rows are rollout lines, copied and not converted."""
+    """Whether rows are rollout lines copied without conversion."""
     has_task_rows: ClassVar[bool] = False
-    """A prompt is written as its task row, not as messages."""
+    """Whether a prompt is written as its task row instead of messages."""
     keeps_arguments: ClassVar[bool] = False
-    """Call arguments are objects until the loader would damage one; then the whole dataset has another form."""
+    """Whether call arguments are objects until the loader would damage one; then the whole dataset uses another form."""
     prompt_tools: ClassVar[Tools] = "string"
-    """Form of the tool schemas in a prompt set: in a column of their own unless it says `system`."""
+    """Form of tool schemas in a prompt set: a separate column unless it is `system`."""
     takes_images: ClassVar[bool] = False
     takes_groups: ClassVar[bool] = False
-    """Offline scored groups are a kind of row of this exporter."""
+    """Whether the exporter can write offline scored groups."""
 
     @classmethod
     def shaping_for(cls, kind: Kind) -> Shaping:
-        """Default form of messages in rows of this kind."""
+        """Default message form for rows of this kind."""
         return cls.shaping
 
     @classmethod
     def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
-        """Field of `Shaping` → the values that rows of this kind can carry; a field that is not here may have any."""
+        """Field of `Shaping` → allowed values for rows of this kind; a field that is not listed may have any value."""
         return {}
 
     @classmethod
     def containers_for(cls, kind: Kind) -> tuple[Container, ...]:
-        """File types in which the trainer reads rows of this kind."""
+        """File types that the trainer can read for rows of this kind."""
         return cls.containers
 
     @classmethod
     def is_inferred(cls, kind: Kind) -> bool:
-        """Whether the trainer's loader infers types from JSON rows of this kind, and so may change values."""
+        """Whether the trainer's loader infers types from JSON rows of this kind, and so can change values."""
         return not cls.is_raw
 
     def table(self, kind: Kind, form: Form) -> Columns:
-        """The columns of rows of this kind in this form."""
+        """Columns of rows of this kind in this form."""
         if kind == "demonstration" and form.layout == "completion" and self.completion_columns is not None:
             return self.completion_columns
         return self.columns[kind]
 
     def row(self, example: Example, kind: Kind, write: RowWriter) -> JsonFields:
-        """The example as this trainer's row."""
+        """The example as a row for this trainer."""
         table = self.table(kind, write.form)
         return {name: column.value(example, write, name) for name, column in table.items()}
 
@@ -89,11 +89,11 @@ class Exporter:
         return msgspec.json.encode(self.row(example, kind, write))
 
     def frame(self, kind: Kind, value: float | bool) -> tuple[bytes, ...]:
-        """For copied rows: the bytes before, between and after the lines of one row, given its gap or its label."""
+        """For copied rows: the bytes before, between and after the lines of one row, with its gap or label."""
         raise NotImplementedError
 
     def row_type(self, kind: Kind, form: Form) -> Any:
-        """The type of a row when it is read back; anything more or less breaks the contract."""
+        """The exact type for reading a row back; missing or additional fields break the contract."""
         columns = self.table(kind, form)
         is_plain = not form.keys and form.shaping.keys == "uniform"
         fields = {
@@ -103,7 +103,7 @@ class Exporter:
         return struct(f"{type(self).__name__}_{kind}", **fields)
 
     def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
-        """What is wrong with a row that has the right type."""
+        """Contract violations of a row that has the right type."""
         tables = [self.columns[kind], self.completion_columns or {}]
         for name in (name for table in tables for name, column in table.items() if column.type == Messages):
             if hasattr(row, name):
@@ -120,15 +120,16 @@ class Exporter:
         *,
         has_verifier: bool = False,
     ) -> str:
-        """Lines that load these files in this trainer, as Markdown.
+        """Markdown with code that loads these files in this trainer.
 
         Args:
-            has_verifier: The manifest beside the files names the verifier, so that `rollforge.rewards` can be the reward.
+            has_verifier: Whether the manifest beside the files names the verifier, so that `rollforge.rewards` can provide the
+                reward.
         """
         raise NotImplementedError
 
     def companions(self, kind: Kind, files: Mapping[str, list[str]]) -> dict[str, str]:
-        """Further files that the trainer reads beside the data."""
+        """Additional files that the trainer reads beside the data."""
         return {}
 
 
@@ -139,10 +140,10 @@ def load_exporter(name: str) -> type[Exporter]:
 
 
 def refuse_unsupported(exporter: type[Exporter], recipe: str, like: str) -> None:
-    """Raise when the trainer cannot take the recipe, naming the recipes it takes and other exporters.
+    """Raise if the trainer does not support the recipe, naming its recipes and other exporters.
 
     Args:
-        like: the built-in recipe that `recipe` is, or makes examples like.
+        like: the built-in recipe that `recipe` is, or whose kind of examples it makes.
     """
     if like in exporter.recipes:
         return

@@ -1,7 +1,7 @@
-"""Plain chat messages: JSONL or Parquet in OpenAI's message shape, for every recipe, read by scripts and most trainers.
+"""Plain chat messages: JSONL or Parquet in OpenAI's message format, for every recipe; scripts and most trainers read it.
 
-Arguments are strings and `tools` is a list, as in the chat API, with rewards beside the messages. Offline scored groups are written
-here too: one row per rollout, the rollouts of a task together.
+Arguments are strings and `tools` is a list, as in the chat API, with rewards beside the messages. Offline scored groups are
+written here too: one row per rollout, grouped by task.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NOT_JSON = (
 
 
 def _token_arrays(name: str, kind: type) -> RowColumn:
-    """One JSON array per model call, as the server returned it."""
+    """Token arrays as a JSON array per model call, as returned by the server."""
     return RowColumn(
         list[list[kind]],  # type: ignore[valid-type]
         lambda example, write, column: [getattr(record, name) for record in example.tokens],
@@ -53,7 +53,7 @@ def _token_arrays(name: str, kind: type) -> RowColumn:
 
 
 class ChatExporter(Exporter):
-    """Messages as they are, with the rewards that chose them."""
+    """Messages in OpenAI's format, with the rewards that selected them."""
 
     name = "chat"
     recipes = ("sft", "dpo", "kto", "rm", "ppo", "grpo")

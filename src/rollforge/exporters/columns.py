@@ -1,7 +1,7 @@
-"""Columns: an exporter's rows are tables of them, one table per kind of example.
+"""Columns of exported rows, defined in one table per kind of example.
 
-A column says its type, which is also the contract when the file is read back and the type in Parquet, and how to get its value from an
-example. The columns here are those that several trainers share.
+A column defines its type (used as Parquet type and as contract for reading back) and how to compute its value from an example.
+Columns in this file are shared by several trainers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollforge.exporters.examples import Kind, Prompt
 from rollforge.exporters.writer import RowWriter
 
 Messages = list[ReadMessage]
-"""A list of messages. In a dataset whose messages have no optional keys it is read back as messages of role and content alone."""
+"""A list of messages. If no message of a dataset has optional keys, it is read back as messages of role and content only."""
 Tools = list[msgspec.Raw] | str | None
 
 
@@ -25,7 +25,7 @@ class RowColumn(NamedTuple):
 
     type: Any
     value: Callable[[Any, RowWriter, str], object]
-    """(example, writer, name of the column) → value."""
+    """(example, writer, column name) → value."""
 
 
 Columns = Mapping[str, RowColumn]
@@ -34,17 +34,17 @@ RowTables = Mapping[Kind, Columns]
 
 
 def field(name: str, kind: Any) -> RowColumn:
-    """A field of the example as it is."""
+    """A column with an unchanged field of the example."""
     return RowColumn(kind, lambda example, write, column: getattr(example, name))
 
 
 def number(name: str) -> RowColumn:
-    """One of the example's statistics, or null."""
+    """A column with one of the example's statistics, or null."""
     return RowColumn(float | None, lambda example, write, column: example.numbers.get(name))
 
 
 def messages(name: str) -> RowColumn:
-    """A list of messages of the example."""
+    """A column with a list of messages of the example."""
     return RowColumn(Messages, lambda example, write, column: write.messages(getattr(example, name), column))
 
 
@@ -59,10 +59,10 @@ conversation = RowColumn(
 prompt = RowColumn(
     Messages, lambda example, write, column: write.prompt(example.prompt, column, example.tools)
 )
-"""The prompt; tool schemas go into its system text if the form has them there."""
+"""The prompt; tool schemas are in its system text if the form says so."""
 
 bare_prompt = RowColumn(Messages, lambda example, write, column: write.prompt(example.prompt, column))
-"""The prompt alone: a prompt set has tool schemas in a column of their own."""
+"""The prompt without tool schemas, which a prompt set has in a separate column."""
 
 tools = RowColumn(Tools, lambda example, write, column: write.tools(example.tools))
 
@@ -86,12 +86,13 @@ PROMPT_COLUMNS: dict[str, RowColumn] = {
     "tool_schemas": RowColumn(str, lambda example, write, column: (example.tools or b"").decode()),
     "task_fields": RowColumn(str, lambda example, write, column: example.fields.decode()),
 }
-"""Every prompt set has these beside its prompt, on every row and of one type, so that a loader that infers types from the first rows
-reads the last ones the same way."""
+"""Columns of every prompt set besides the prompt. They are in every row with one type, so that a loader that infers types from
+the first rows reads all rows correctly.
+"""
 
 
 def nested(name: str, columns: Columns) -> RowColumn:
-    """An object made of further columns."""
+    """An object column made of other columns."""
     kind = msgspec.defstruct(
         name, [(key, column.type) for key, column in columns.items()], forbid_unknown_fields=True
     )

@@ -1,6 +1,6 @@
 """Types and rules of written messages, applied when a file is read back.
 
-Nothing here uses the code that wrote the messages: a mistake of the writer must not hide behind it.
+Nothing here uses the code that wrote the messages: a shared mistake would go unnoticed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReadMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Any]
-    """A text, or a list of parts where images pass through."""
+    """A text, or a list of parts if images are passed through."""
     reasoning_content: msgspec.Raw = msgspec.Raw(b"null")
     tool_calls: list[ReadCall] | None = None
     tool_call_id: str | None = None
@@ -41,7 +41,7 @@ class ReadMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A written message of role and text alone."""
+    """A written message with only role and text."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Any]
@@ -51,7 +51,7 @@ class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 def message_problems(
     messages: Sequence[Any], shaping: Shaping, *, where: str, ends_in: tuple[str, ...] | None = None
 ) -> Iterator[str]:
-    """What is wrong with a list of messages in column `where`."""
+    """Contract violations in a list of messages of column `where`."""
     if not messages:
         yield f"{where} is empty"
         return

@@ -1,4 +1,4 @@
-"""Examples: the chosen rollouts as messages and numbers, before any trainer's row."""
+"""Examples: selected rollouts as messages and numbers, independent of any trainer's row format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pair(msgspec.Struct, gc=False):
 
     @property
     def gap(self) -> float:
-        """The reward gap, rounded to nine decimals, which survive loaders that pass numbers through text of ten digits."""
+        """The reward gap, rounded to nine decimals, because some loaders pass numbers through ten-digit text."""
         return round(self.chosen_reward - self.rejected_reward, 9)
 
 
@@ -56,7 +56,7 @@ class Prompt(msgspec.Struct, gc=False):
     prompt: list[ChatMessage]
     tools: bytes | None
     ground_truth: str
-    """The reference answer: JSON text when it is not a text, empty when the task has none."""
+    """The reference answer as text; other values as JSON text; empty if the task has none."""
     numbers: dict[str, float | int | None]
     """Reward statistics of the task: n_rollouts, mean_reward, pass_rate, difficulty …"""
     task: str
@@ -64,7 +64,7 @@ class Prompt(msgspec.Struct, gc=False):
     source: str
     split: str
     fields: bytes
-    """The task row as JSON text, without what a rollout adds."""
+    """The task row as JSON text, without the fields that rollouts add."""
 
 
 class Scored(msgspec.Struct, gc=False):

@@ -1,4 +1,4 @@
-"""The form of a dataset: how its rows are written, decided once and before the first row."""
+"""The form of a dataset: how its rows are written. It is decided once, before the first row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.conversations.shape import Shaping
 
 Container = Literal["jsonl", "parquet"]
 Layout = Literal["messages", "completion"]
-"""Columns of a demonstration: one list of messages, or the prompt and the answer apart."""
+"""Columns of a demonstration: one list of messages, or prompt and completion separately."""
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,21 +21,21 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     container: Container = "jsonl"
     layout: Layout = "messages"
     keys: Mapping[str, frozenset[str]] = {}
-    """RowColumn → the optional keys of its messages. Loaders type columns one by one, so each column has its own keys."""
+    """Column → the optional keys of its messages. Loaders infer the type of each column separately, so each has its own keys."""
     front: tuple[int, ...] = ()
-    """Examples moved to the front of the first file, so that the loader learns the types of their columns."""
+    """Examples moved to the start of the first file, so that the loader infers the types of their columns."""
     changes: tuple[str, ...] = ()
-    """Why the form is not the one that was asked for."""
+    """Reasons for deviations from the requested form."""
 
     @property
     def is_columnar(self) -> bool:
-        """Whether rows go into typed columns, which take values and no encoded JSON."""
+        """Whether rows are written to typed columns, which need plain values instead of encoded JSON."""
         return self.container == "parquet"
 
     def writes_like(self, other: Form) -> bool:
-        """Whether every row has the same bytes in both forms, in the same order."""
+        """Whether both forms produce the same bytes for every row, in the same order."""
         if (
             not self.is_columnar and self.shaping.keys == "present"
-        ):  # a message has its own keys, whatever others have
+        ):  # each message has its own keys, independent of others
             other = msgspec.structs.replace(other, keys=self.keys)
         return self == msgspec.structs.replace(other, changes=self.changes)

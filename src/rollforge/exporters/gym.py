@@ -1,7 +1,7 @@
 """NeMo Gym: rollout and task rows copied byte for byte, for every recipe.
 
-`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto` wraps
-one as `rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so nothing is inexpressible.
+`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto`
+wraps one as `rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so every rollout can be exported.
 """
 
 from __future__ import annotations

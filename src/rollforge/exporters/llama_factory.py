@@ -1,8 +1,8 @@
 """LLaMA-Factory: SFT, DPO, reward-model and KTO rows in its sharegpt form, with `dataset_info.json`.
 
-It wants strict turns: human or observation, then gpt or function_call, an even number of them. Results of parallel calls are
-joined into one observation; a call that comes with text is written into that text, because the `function_call` form would lose
-the text.
+It requires strictly alternating turns (human or observation, then gpt or function_call), an even number of them. Results of
+parallel calls are joined into one observation; a call that comes with text is written into that text, because the `function_call`
+form would lose the text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ShareGptTurn(msgspec.Struct, forbid_unknown_fields=True, rename={"speaker"
 
 
 def _turns(example: Demonstration | Labelled | Pair, write: RowWriter, column: str) -> list[TurnLine]:
-    """The turns without the leading system text: all of them, or those of the prompt for a pair."""
+    """The turns without leading system text: all turns, or for a pair those of the prompt."""
     is_open = isinstance(example, Pair)
     messages = example.prompt if isinstance(example, Pair) else example.prompt + example.answer
     if messages and messages[0].role == "system":
@@ -86,7 +86,7 @@ def _turn(message: ChatMessage, shaping: Shaping) -> TurnLine:
 
 
 def _side(name: str) -> RowColumn:
-    """One turn: the last message of a side."""
+    """The single turn of one side: its last message."""
     return RowColumn(
         ShareGptTurn,
         lambda example, write, column: _turn(getattr(example, name)[-1], write.form.shaping),
@@ -173,7 +173,7 @@ class LlamaFactoryExporter(Exporter):
 
 
 def _entry_names(split: str, names: list[str]) -> list[str]:
-    """Names of the files of a split in `dataset_info.json`."""
+    """Names of a split's files in `dataset_info.json`."""
     return [split] if len(names) == 1 else [f"{split}_{number}" for number in range(len(names))]
 
 
@@ -182,7 +182,7 @@ def _raw(call: FunctionCall) -> str:
 
 
 def _join_results(messages: list[ChatMessage]) -> Iterator[ChatMessage]:
-    """Neighbouring tool results as one."""
+    """Merge adjacent tool results into one."""
     held: ChatMessage | None = None
     for message in messages:
         if message.role == "tool" and held is not None:

@@ -1,9 +1,9 @@
 """NeMo-RL: SFT messages, preference pairs by rank, and NeMo Gym task rows for GRPO and PPO, as JSONL.
 
 Its preserving loader reads SFT lines with plain JSON, so arguments are objects and `tools` a list. It reads preferences with
-`datasets`, which infers types: their messages have the same keys everywhere, and arguments become strings when an object would
-be damaged. A preference trains only the last message of a side, so pairs are step pairs, and it ignores tools, so their schemas
-go into the system text. A column called `task_name` would break its loaders and is never written.
+`datasets`, which infers types: there all messages have the same keys, and arguments become strings if an object would be damaged.
+Preference training uses only the last message of a side, so pairs are step pairs; it ignores tools, so schemas are written into
+the system text. A column named `task_name` would break its loaders and is never written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _CompletionLine(TypedDict):
 
 
 def _completions(example: Pair, write: RowWriter, column: str) -> list[_CompletionLine]:
-    """Both sides by rank; their messages share the keys of one column."""
+    """Both sides ordered by rank; their messages have the keys of one column."""
     return [
         {"rank": rank, "completion": write.messages(side, "completion")}
         for rank, side in enumerate((example.chosen, example.rejected))

@@ -1,4 +1,4 @@
-"""OpenRLHF: SFT, DPO, reward-model rows and prompt sets as JSONL, messages of role and text alone.
+"""OpenRLHF: SFT, DPO, reward-model rows and prompt sets as JSONL, as messages with only role and text.
 
 Its loaders never pass tools to the template and fail on messages with different keys: schemas go into the system text, calls into the
 assistant's text, reasoning into `<think>`. The prompt is always explicit, because the implicit one cuts the rejected answer.
@@ -27,7 +27,9 @@ from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import fenced, files_of
 
 _RENAMED = {"task_fields": "label", "data_source": "datasource"}
-"""A reward function gets the label and no other column: the label is the task row as JSON text, with all a verifier needs."""
+"""Columns with a new name. A reward function receives only the label, so the label is the task row as JSON text, with all fields
+that a verifier needs.
+"""
 _REST = {name: column for name, column in PROMPT_COLUMNS.items() if name not in _RENAMED}
 
 

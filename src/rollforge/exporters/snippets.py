@@ -1,4 +1,4 @@
-"""Markdown pieces that the loading instructions of several trainers share."""
+"""Shared Markdown parts of loading instructions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def fenced(language: str, lines: Iterable[str]) -> str:
 
 
 def load_lines(files: Mapping[str, list[str]]) -> list[str]:
-    """Python lines that load the files with `datasets`, by name, so that nothing else in the directory is read."""
+    """Python code that loads the files with `datasets` by name, so that other files in the directory are ignored."""
     names = [name for group in files.values() for name in group]
     kind = "parquet" if names and names[0].endswith(".parquet") else "json"
     wanted = {split: group if len(group) > 1 else group[0] for split, group in files.items()}
@@ -21,7 +21,7 @@ def load_lines(files: Mapping[str, list[str]]) -> list[str]:
 
 
 def read_lines(files: Mapping[str, list[str]]) -> list[str]:
-    """Python lines that parse the files line by line: a loader that infers types would round numbers."""
+    """Python code that parses the files line by line, because a loader that infers types would round numbers."""
     return [
         "import json",
         f"files = {dict(files)!r}",
@@ -33,12 +33,12 @@ def read_lines(files: Mapping[str, list[str]]) -> list[str]:
 
 
 def files_of(files: Mapping[str, list[str]], split: str = "train") -> list[str]:
-    """Every file of a split, or of the first split: a loader given one shard of several would not complain."""
+    """All files of a split, or of the first split: a loader that gets one shard of several would not complain."""
     return files.get(split) or next(iter(files.values()), ["train.jsonl"])
 
 
 def config(value: object) -> str:
-    """A piece of a configuration file, as a Markdown code block."""
+    """An excerpt of a configuration file as a Markdown code block."""
     import yaml
 
     # Decode a copy: YAML writes a reference where two values are one object.

@@ -1,11 +1,11 @@
 """TRL: SFT, DPO, KTO and reward-model rows, and prompt sets for GRPO and RLOO, as JSONL.
 
-Demonstrations whose answers are all single messages are `prompt` and `completion`: TRL then trains on the completion alone, with any
-chat template, and not on assistant turns of the prompt. Answers of several messages are `messages`, whose loss mask needs a template
-with generation markers.
+Demonstrations whose answers are all single messages are `prompt` and `completion`: TRL then computes loss on the completion only,
+with any chat template, and not on assistant turns of the prompt. Answers of several messages are `messages`, whose loss mask
+needs a template with generation markers.
 
-No column has a name to which TRL gives another meaning. `tools` is a JSON text, because a list column loses numbers. Arguments are
-objects, which most templates want, until `datasets` would damage one; then all are strings.
+No column has a name that TRL reserves for something else. `tools` is a JSON text, because a list column loses numbers. Arguments
+are objects, as most templates expect, unless `datasets` would damage one; then all are strings.
 """
 
 from __future__ import annotations

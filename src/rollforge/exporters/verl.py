@@ -1,8 +1,7 @@
 """verl: SFT, reward-model rows and RL prompt sets as Parquet with a fixed schema.
 
-Parquet structs fill missing keys with null, and templates encode string arguments twice: calls are written into the assistant's text
-and tool schemas into the system text. Ground truth has one type everywhere, a text; further fields of the task are JSON text in
-`extra_info`.
+Parquet structs fill missing keys with null, and templates encode string arguments twice: calls are written into the assistant's
+text and tool schemas into the system text. Ground truth is always a string; further task fields are JSON text in `extra_info`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _side(name: str) -> RowColumn:
 
 
 def _plain_text(messages: list[ChatMessage], shaping: Shaping) -> str:
-    """A prompt for a loader that applies no template: one user text as it is, anything longer with its roles named."""
+    """A prompt for a loader without a chat template: a single user text unchanged, anything longer with role names."""
     if len(messages) == 1 and messages[0].role == "user":
         return messages[0].content
     rows = shape(messages, shaping)
@@ -131,11 +130,11 @@ _SCORING: JsonFields = {
     "name": "compute_score",
     "+reward_kwargs.dataset": '"$PWD"',
 }
-"""The adapter of `rollforge.rewards` with the verifier that the manifest names; the shell fills in both paths."""
+"""Reward configuration: the adapter of `rollforge.rewards` with the verifier in the manifest; the shell expands both paths."""
 
 
 def _command(program: str, wanted: JsonObject) -> str:
-    """The command that starts a trainer with these settings, and those about data as part of its configuration file."""
+    """Shell command that starts a trainer with these settings, and their part on data as a config file."""
     words = [
         f"{'+' if key.startswith('+') else ''}{section}.{key.removeprefix('+')}={_word(value)}"
         for section, values in wanted.items()

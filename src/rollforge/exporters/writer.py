@@ -1,4 +1,4 @@
-"""Writes the parts of a row in the form of the dataset: lists of messages and tool schemas."""
+"""Writes message lists and tool schemas of a row in the dataset's form."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NO_KEYS: frozenset[str] = frozenset()
 
 
 class RowWriter:
-    """Writes messages and tools; columns call it while a row is built."""
+    """Writes messages and tools; columns call it while they build a row."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.used: set[str] = set()
-        """What the current row uses that not every row has: `tools`, or `column.key` of a message."""
+        """Optional parts that the current row uses: `tools`, or `column.key` of a message."""
         self._prompt: tuple[list[ChatMessage], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
         self._tools: tuple[bytes, msgspec.Raw] | None = None
 
@@ -55,7 +55,7 @@ class RowWriter:
         return cached_prompt[2]
 
     def tools(self, tools: bytes | None) -> object:
-        """The value of a `tools` column: a JSON text, a list, or null."""
+        """The value of a `tools` column: JSON text, a list, or null."""
         shaping = self.form.shaping
         if tools is None or shaping.tools == "system":
             return None
@@ -71,5 +71,5 @@ class RowWriter:
 
 @cache
 def qualified(column: str, keys: frozenset[str]) -> frozenset[str]:
-    """Keys of messages as `column.key`."""
+    """Message keys written as `column.key`."""
     return frozenset(f"{column}.{key}" for key in keys)

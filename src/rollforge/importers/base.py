@@ -1,6 +1,6 @@
-"""What an importer gives: rollouts of another tool, with the reward only where that tool gave one.
+"""The importer protocol: converts another tool's log to rollouts; a missing reward stays missing.
 
-An importer reads; it does not write, number or judge. A reward is mapped explicitly: a single score is taken, several need a name.
+An importer reads; it does not write, number or judge. A single score becomes the reward; with several, the user names one.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ class ImportedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """One rollout of another tool."""
 
     task: str
-    """What the tool calls the task: equal for the samples of one task."""
+    """The tool's id of the task, equal for all samples of the task."""
     prompt: list[ItemJson]
     """Responses items before the model's first turn."""
     output: list[ItemJson]
     verdict: Verdict | None = None
-    """None where nothing was scored."""
+    """None if the rollout was not scored."""
     scores: tuple[str, ...] = ()
-    """Names of the scores that the log has of it."""
+    """Names of the scores that the log contains for it."""
     failure: str | None = None
-    """Why the rollout ended early: it is then a failure, with what there is of it."""
+    """Why the rollout ended early; it is then imported as a failure with its partial response."""
     task_fields: JsonFields = {}
-    """Other fields of the task: the expected answer and so on."""
+    """Other task fields, such as the expected answer."""
     model: str | None = None
     agent: str = "imported"
     verifier: str | None = None
     usage: UsageJson | None = None
-    """Over all model calls."""
+    """Token usage summed over all model calls."""
     incomplete: str | None = None
-    """Why the last answer or the whole rollout was cut short: `max_output_tokens`, a limit of the tool; None: it was not."""
+    """Why the last answer or the rollout was cut short (`max_output_tokens`, a limit of the tool); None if it was not."""
     started: float | None = None
     seconds: float | None = None
 
 
 Importer = Callable[[Path, str | None], Iterator[ImportedRollout]]
-"""(path, name of the reward or None) → rollouts."""
+"""(path, name of the score that is the reward, or None) → rollouts."""
 
 
 def load_importer(name: str) -> Importer:
-    """The importer of this name."""
+    """The importer with this name."""
     importer: Importer = IMPORTERS.load(name)
     return importer
 
 
 def chosen_score(scores: Mapping[str, object], name: str | None, where: str) -> tuple[str, object] | None:
-    """The score that is the reward: the one that was named, or the only one; None when this rollout has none."""
+    """The score used as reward: the named one, or the only one; None if this rollout has none."""
     if name is not None:
         return (name, scores[name]) if name in scores else None
     if len(scores) > 1:
@@ -73,10 +73,10 @@ OTHER_LOGS = "is it another tool's log? rollforge list importers"
 
 
 def read_object(path: Path, shape: type[Shape], data: bytes | None = None) -> Shape:
-    """The JSON object in a file; raises `DataError` with its place.
+    """The JSON object in a file; raises `DataError` with file and position.
 
     Args:
-        shape: What the object is taken for; its fields are not checked.
+        shape: The static type of the result; fields are not checked.
     """
     try:
         value = read_json(path.read_bytes() if data is None else data)
@@ -88,7 +88,7 @@ def read_object(path: Path, shape: type[Shape], data: bytes | None = None) -> Sh
 
 
 def read_json(data: bytes) -> object:
-    """A JSON value; also with the words NaN and Infinity in it, which Python's own writer leaves for a missing score."""
+    """Parse a JSON value, accepting NaN and Infinity, which Python's json writes for missing scores."""
     try:
         return from_json(data)
     except UNREADABLE:
@@ -105,7 +105,7 @@ _WORDS = re.compile(rb"\b(?:NaN|Infinity)\b")
 
 
 def finite(value: object) -> float | None:
-    """A finite number, or None for anything else; yes and no count as 1 and 0."""
+    """A finite number (true and false are 1 and 0); None for other values."""
     if isinstance(value, bool | int | float) and value == value and abs(value) != float("inf"):
         return float(value)
     return None

@@ -23,7 +23,7 @@ ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
 def read_harbor(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
-    """Every trial below a folder, in order of name."""
+    """Every trial below a folder, sorted by name."""
     if not path.is_dir():
         what = "a file, not a folder" if path.exists() else "no such folder"
         raise DataError(f"{path}: {what}", hint="give a job's or a trial's folder")
@@ -113,7 +113,7 @@ class _TrialJson(TypedDict, total=False):
     trial_name: str
     task_name: str
     verifier: object
-    """When the verifier ran; None where it did not begin."""
+    """Start and end of the verifier; None if it did not start."""
     agent_info: _AgentInfoJson | None
     agent_result: _AgentResultJson | None
     verifier_result: _VerifierResultJson | None
@@ -127,7 +127,7 @@ class _TrajectoryJson(TypedDict, total=False):
 
 
 def _steps(path: Path) -> list[_StepJson]:
-    """The steps of a trajectory; none where the agent wrote no trajectory."""
+    """The steps of a trajectory; empty if the agent wrote none."""
     steps = read_object(path, _TrajectoryJson).get("steps") if path.is_file() else []
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 

@@ -1,8 +1,8 @@
 """Logs of inspect_ai: a `.eval` file (a zip archive with zstd members) or its `.json` form.
 
-The values of inspect's scorers are mapped as inspect does: C, yes and true are 1, P is 0.5, I, N, no and false are 0, digits are their
-number. A score of several values is as many scores, `SCORER/KEY`. A sample without a score, or with one that inspect says is invalid,
-is unjudged; a sample with an error is a failure.
+The values of inspect's scorers are mapped as inspect does: C, yes and true are 1, P is 0.5, I, N, no and false are 0, digits are
+their number. A score with several values becomes several scores named `SCORER/KEY`. A sample without a score, or with one that
+inspect says is invalid, is unjudged; a sample with an error is a failure.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rollforge.records import Verdict
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 ATTACHMENT = "attachment://"
-"""Begins the name of a text or picture that the sample holds apart."""
+"""Name prefix of texts and images that the sample stores separately."""
 CUT = {
     "max_tokens": "max_output_tokens",
     "model_length": "max_output_tokens",
     "content_filter": "content_filter",
 }
-"""Why the last answer ended early, in the words of the Responses API."""
+"""inspect's reasons for a cut answer → those of the Responses API."""
 
 
 def read_inspect(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
-    """The samples of a log, epoch by epoch."""
+    """The samples of a log, in order of epochs."""
     if not path.is_file():
         what = "a folder, not a log" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}", hint="give a .eval or .json log of inspect")
@@ -47,7 +47,7 @@ class _ScoreJson(TypedDict, total=False):
 
 
 class _UsageJson(TypedDict, total=False):
-    """Tokens of one or several calls, with parts of the input and the output."""
+    """Tokens of one or several calls, with their cached and reasoning parts."""
 
     input_tokens: int
     output_tokens: int
@@ -88,9 +88,9 @@ class _SampleJson(TypedDict, total=False):
     error: _ErrorJson | None
     attachments: dict[str, str] | None
     model_usage: dict[str, _UsageJson] | None
-    """Tokens of the whole sample by model, judges too."""
+    """Tokens of the whole sample by model, including judges."""
     invalidation: object
-    """Who said that the sample does not count; None for one that does."""
+    """Who marked the sample as invalid; None for a valid sample."""
     limit: _LimitJson | None
     started_at: str
     total_time: float
@@ -114,7 +114,7 @@ def _archived(path: Path) -> Iterator[_SampleJson]:
 
 
 def _zipfile() -> Any:
-    """A zipfile module that knows zstd."""
+    """A zipfile module with zstd support."""
     try:
         from backports.zstd import zipfile
     except ImportError:
@@ -178,7 +178,7 @@ def _verdict(scores: dict[str, _ScoreJson], reward: str | None, where: str) -> V
 
 
 def _scores(scores: dict[str, _ScoreJson]) -> dict[str, _ScoreJson]:
-    """The scores by name; each value of one that has several by `SCORER/KEY`."""
+    """Scores by name; values of a score with several are named `SCORER/KEY`."""
     single: dict[str, _ScoreJson] = {}
     for name, score in scores.items():
         value = score.get("value") if isinstance(score, dict) else None
@@ -200,7 +200,7 @@ def _number(value: object) -> float | None:
 
 
 def _with_attachments(sample: _SampleJson) -> _SampleJson:
-    """The sample with the texts and pictures that its conversation refers to."""
+    """The sample with its conversation's references to texts and images resolved."""
     attachments = sample.get("attachments")
     if not isinstance(attachments, dict) or not attachments:
         return sample
@@ -219,7 +219,9 @@ def _resolved(value: Any, attachments: dict[str, str]) -> Any:
 
 
 def _whole_usage(sample: _SampleJson, output: _OutputJson) -> _UsageJson | None:
-    """Tokens over all calls of the model. `output` is the last answer alone: its usage is that of a sample with one answer."""
+    """Tokens over all calls of the model. `output` describes only the last answer; its usage is complete only for samples with
+    one answer.
+    """
     by_model = sample.get("model_usage")
     if isinstance(by_model, dict) and by_model:
         name = str(output.get("model"))
@@ -247,7 +249,7 @@ def _usage(usage: _UsageJson | None) -> UsageJson | None:
 
 
 def _why_incomplete(sample: _SampleJson, output: _OutputJson) -> str | None:
-    """Why the sample ended before the model was done: the limit of the sample, or of its last answer."""
+    """Why the sample ended early: a limit of the sample, or of its last answer."""
     limit = sample.get("limit")
     if isinstance(limit, dict):
         return f"{limit.get('type')}_limit"

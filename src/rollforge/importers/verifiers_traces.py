@@ -1,8 +1,8 @@
 """Logs of the verifiers library: `traces.jsonl` of version 1, `results.jsonl` of version 0.
 
-A line of version 1 is an episode with a trace per agent; each trace that is trained is a rollout. It is judged only if the whole
-episode ended well and no reward is missing: the library's own sum would be 0. An episode that was played and whose judging failed is
-unjudged. Version 0 scores a reward function that raised as 0, which its log does not show; only rollouts with an error are left
+A line of version 1 is an episode with a trace per agent; each trained trace is a rollout. It is judged only if the whole episode
+ended without error and no reward is missing, because the library sums missing rewards as 0. An episode that failed during scoring
+is unjudged. Version 0 scores an exception in a reward function as 0 and does not log it, so only rollouts with a logged error are
 unjudged.
 """
 
@@ -22,7 +22,7 @@ from rollforge.records import JsonFields, Verdict, to_json
 from rollforge.store.reading import UNREADABLE, lines_of
 
 LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "agent_timeout")
-"""Stop conditions that cut an episode short; it is judged all the same."""
+"""Stop conditions that cut an episode short; the episode is judged nevertheless."""
 
 
 def read_verifiers(path: Path, reward: str | None) -> Iterator[ImportedRollout]:
@@ -61,7 +61,7 @@ class _CallJson(TypedDict, total=False):
 
 
 class _NodeJson(TypedDict, total=False):
-    """A message, with the number of the one before it."""
+    """A message, with the index of its parent."""
 
     message: ChatMessageJson
     parent: int | None
@@ -89,7 +89,7 @@ class _TimingJson(TypedDict, total=False):
 
 
 class _TraceJson(TypedDict, total=False):
-    """One agent's part in an episode of version 1."""
+    """One agent's trace in an episode of version 1."""
 
     nodes: list[_NodeJson]
     task: _TaskJson | None
@@ -128,7 +128,7 @@ class _ResultJson(TypedDict, total=False):
 
 
 def _episode(row: _EpisodeJson, reward: str | None) -> Iterator[ImportedRollout]:
-    """A rollout per trained trace; the failure itself, where an episode ended before any agent had begun."""
+    """A rollout per trained trace; the episode's failure, if it ended before any agent started."""
     traces = [trace for trace in row["traces"] if isinstance(trace, dict)]
     trained = [trace for trace in traces if (trace.get("agent") or _AgentJson()).get("trainable", True)]
     names = [_agent_name(trace) for trace in trained or traces]
@@ -161,7 +161,7 @@ def _task_fields(task: _TaskJson) -> JsonFields:
 
 
 def _was_played(row: _TraceJson) -> bool:
-    """Whether the agent had finished before something failed: what is missing then is only the verdict."""
+    """Whether the agent had finished before the failure, so that only the verdict is missing."""
     span = (row.get("timing") or _TimingJson()).get("finalize") or _SpanJson()
     return bool(span.get("start"))
 
@@ -192,7 +192,7 @@ def _trace(row: _TraceJson, reward: str | None) -> ImportedRollout:
 
 
 def _last_path(nodes: list[_NodeJson]) -> list[_NodeJson]:
-    """The messages from the root to the last one that the model made, and what followed it."""
+    """The messages from the root to the model's last message, and those after it."""
     sampled = [position for position, node in enumerate(nodes) if node.get("sampled")]
     position: int | None = sampled[-1] if sampled else len(nodes) - 1
     path: list[_NodeJson] = []
@@ -245,7 +245,7 @@ def _result(row: _ResultJson, reward: str | None) -> ImportedRollout:
 
 
 def _messages(completion: object) -> list[ChatMessageJson]:
-    """A completion as messages; that of a text environment is a plain text."""
+    """A completion as messages; that of a text environment is a string."""
     if isinstance(completion, str):
         return [{"role": "assistant", "content": completion}]
     return [message_of(one) for one in completion] if isinstance(completion, list) else []

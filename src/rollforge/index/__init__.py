@@ -1,4 +1,4 @@
-"""The index: a run's files as columns, with the place of every line.
+"""The index: a run's files as columns, with the byte offset of every line.
 
 One pass over the text makes Parquet parts beside the file (`rollouts_index/`); every later question is answered from those. The parts
 are a cache: safe to delete, extended when the file grows, rebuilt after any other change. Other packages import from here only.

@@ -1,6 +1,6 @@
 """Classifies an answer by how it begins: blank, refusal, or error message instead of an answer.
 
-Refusals and error messages show at the start. A long text that merely mentions one is neither.
+Only the beginning is tested. A long text that merely mentions one is neither.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import re
 from typing import NamedTuple
 
 SHORT = 400
-"""Characters of an answer that may be a refusal or any kind of error message."""
+"""Longest answer in characters that can be a refusal or any kind of error message."""
 
 LONG_HEAD = 1200
-"""Characters of a longer answer in which a stack trace or a server's error page must show."""
+"""For longer answers: characters at the start that are searched for a stack trace or an error page."""
 
 _REFUSAL = re.compile(
     r"\s*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry,?|sorry,?|unfortunately,?)? ?(?:but )?(?:as an ai[^,]*, )?"
@@ -29,7 +29,7 @@ _BEGINNINGS = r"""
       | [^\n]{0,200}\n\s+at\ [\w.$<>]+\ ?\(                                  # a stack of Java or JavaScript
 """
 _SAYS_SOMETHING = r"""(?!\s*(?:null|none|false|0|""|''|\[\]|\{\})\s*[,}])"""
-"""Follows the key `error` of an object that reports one; many objects without an error have the key too."""
+"""Required after the key `error` of an object that reports an error, since objects without an error often have the key too."""
 _BEGINNING = re.compile(rf"\s*(?:{_BEGINNINGS})", re.IGNORECASE | re.VERBOSE)
 _ERROR = re.compile(
     rf"""\s*(?:(?:[^\n]{{0,100}}\n\s*)?traceback\ \(most\ recent\ call\ last\) | <!doctype\ html | <html | <\?xml[^>]*>\s*<error>
@@ -62,11 +62,11 @@ _LONG_ERROR = re.compile(
 LONG_STARTS = (
     "trac", '{"e', '{"t', '{"o', "{\n ", '{ "', "<!do", "<htm", "exce", "java", "type", "refe", "rang", "erro",
 )  # fmt: skip
-"""How `_LONG_ERROR` can begin, in small letters: a cheap test that nearly every answer fails."""
+"""Lower-case prefixes with which `_LONG_ERROR` can begin: a cheap test that nearly every answer fails."""
 
 
 class AnswerKind(NamedTuple):
-    """What an answer is instead of an ordinary answer."""
+    """Kinds of unusual answers."""
 
     is_blank: bool = False
     is_refusal: bool = False
@@ -90,5 +90,5 @@ def is_long_error(head: str) -> bool:
 
 
 def begins_like_error(answer: str) -> bool:
-    """Whether an answer of any length begins as error messages do. A weak sign: meaningful only when many answers show it."""
+    """Whether an answer begins like an error message, at any length. A weak sign: meaningful only if many answers show it."""
     return _BEGINNING.match(answer[:SHORT]) is not None

@@ -1,7 +1,7 @@
 """Arrow columns to numpy arrays and back, exactly, with missing values.
 
-It works on the buffers of an array. `pyarrow.compute` is slow to import, and `pa.array(values)` and `array.to_numpy()` import
-pandas where it is installed: 0.2 s and 40 MB in every command.
+It uses the buffers of an array directly, because `pyarrow.compute` is slow to import, and `pa.array(values)` and
+`array.to_numpy()` import pandas if it is installed: 0.2 s and 40 MB in every command.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ARROW_TYPES: dict[ColumnType, pa.DataType] = {
 }
 
 JOINED = 65_536
-"""Texts joined at a time: joining all at once would take ten times the memory."""
+"""Number of texts joined at a time; joining all at once takes ten times the memory."""
 
 
 def ints(column: pa.ChunkedArray, missing: int = 0) -> Ints:
-    """A column of whole numbers. Arrow itself would convert columns with nulls to floats, which cannot hold hashes."""
+    """A column of integers. Arrow itself would convert columns with nulls to floats, which cannot represent hashes."""
     pieces = [np.zeros(0, dtype=np.int64)]
     for chunk in column.chunks:
         if chunk.null_count == len(chunk):
@@ -58,7 +58,7 @@ def array_floats(array: pa.Array) -> Floats:
 
 
 def _stored(array: pa.Array) -> NDArray[Any]:
-    """The numbers or bools of an array as they are in memory; anything where they are null."""
+    """Raw numbers or bools of an array; undefined where they are null."""
     data, first, last = array.buffers()[1], array.offset, array.offset + len(array)
     if pa.types.is_boolean(array.type):
         bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little", count=last)
@@ -78,13 +78,13 @@ def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
-    """Dictionary-encode a column of texts: a code per row (-1 for null) and the texts in order of appearance."""
+    """Dictionary-encode a text column: a code per row (-1 for null) and the texts in order of appearance."""
     numbers, words = coded(column)
     return numbers, words.to_pylist()
 
 
 def coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
-    """`codes` with the texts as Arrow has them: of hundreds of thousands, most are never looked at."""
+    """`codes` with the texts as an Arrow array: of hundreds of thousands, most are never accessed."""
     column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     column = column.unify_dictionaries()
     if not column.num_chunks:
@@ -100,7 +100,7 @@ def coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
 
 
 def is_known(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Where a column is not null."""
+    """Mask of non-null values."""
     pieces = [np.zeros(0, dtype=np.bool_)]
     for chunk in column.chunks:
         pieces.append(_is_known(chunk) if chunk.null_count else np.ones(len(chunk), dtype=np.bool_))
@@ -138,7 +138,7 @@ def arrow_texts(words: Sequence[str | None]) -> pa.Array:
 
 
 def texts(numbers: Ints, words: Sequence[str]) -> pa.Array:
-    """A column of texts from codes into `words`; null for a code beyond them."""
+    """A text column from codes into `words`; null for a code out of range."""
     spelled = [*(word.encode() for word in words), b""]
     numbers = np.minimum(numbers, len(words))
     sizes = np.array([len(word) for word in spelled], dtype=np.int32)

@@ -1,7 +1,7 @@
-"""The index of a run in a bucket, kept there beside the run: built once, downloaded by every other machine.
+"""The index of a run in a bucket, stored beside the run: built once, downloaded by other machines.
 
-A bundle holds the parts and the state of one index. Its name says which objects it was made of, so a bundle of older or other rows is
-never found. What is damaged is built again.
+A bundle holds the parts and the state of one index. Its name is derived from the source objects, so a bundle of older or other
+rows is never used. A damaged bundle is rebuilt.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from rollforge.text_safety.bucket_addresses import ADDRESSES
 logger = logging.getLogger(__name__)
 
 MOST_SPANS = 4_000
-"""Objects of one file whose lengths are looked up, one small request each."""
+"""Most objects of one file whose unpacked lengths are looked up, at one small request each."""
 HEAD_BYTES = 18
-"""The longest header of a compressed frame; it says how long the frame is unpacked."""
+"""Longest header of a compressed frame, which contains the frame's unpacked length."""
 
 
 class IndexBundle(msgspec.Struct, frozen=True):
-    """One index as an object."""
+    """An index packed as one object."""
 
     version: int
     size: int
-    """Of the file, in bytes."""
+    """Size of the source file in bytes."""
     length: int | None
-    """Bytes of the file that count; None: all."""
+    """Bytes of the file that are indexed; None means all."""
     spans: list[Span] | None
-    """Which object holds which bytes; None where there are too many."""
+    """Byte range of each object in the file; None with too many objects."""
     state: State
     files: dict[str, bytes]
-    """The parts by name."""
+    """Index parts by file name."""
 
 
 @contextmanager
 def indexed_run(url: str, *, is_lean: bool = False) -> Iterator[Path]:
-    """A local path of a run to read, with the index that the bucket has; one that is built meanwhile is put there.
+    """Local path of a run, with the bucket's index; an index built while the context is open is uploaded.
 
     Args:
-        is_lean: The reader asks the index for a few lines: their text is fetched then, and nothing else of it.
+        is_lean: The reader needs only the index and a few lines; only these lines are downloaded, on demand.
     """
     folder, name = split_run(url)
     beginning = file_stem(Path(name)) if name else ""
@@ -87,7 +87,7 @@ def pulled_run(url: str) -> Path:
 
 
 def send_quietly(copy: WorkingCopy, run: Path) -> None:
-    """Put new indexes beside the run, if this user may write there."""
+    """Upload new indexes if this user may write to the bucket; errors are ignored."""
     try:
         send_indexes(copy, run)
     except OSError as error:
@@ -95,7 +95,7 @@ def send_quietly(copy: WorkingCopy, run: Path) -> None:
 
 
 def fetch_indexes(copy: WorkingCopy, run: Path) -> int:
-    """Take indexes that the bucket has into the working copy; returns how many."""
+    """Copy the bucket's indexes into the working copy; returns how many."""
     bundles = {name for name in copy.listed if name.endswith(ENDING)}
     if not bundles:
         return 0
@@ -108,7 +108,7 @@ def fetch_indexes(copy: WorkingCopy, run: Path) -> int:
 
 
 def send_indexes(copy: WorkingCopy, run: Path) -> int:
-    """Put indexes of the working copy that the bucket does not have beside the run; returns how many."""
+    """Upload indexes of the working copy that the bucket lacks; returns how many."""
     copy.look()
     sent = 0
     for unit in _units(copy, run):
@@ -125,7 +125,7 @@ def send_indexes(copy: WorkingCopy, run: Path) -> int:
 
 
 def _units(copy: WorkingCopy, run: Path) -> Iterator[IndexUnit]:
-    """The parts of a run that have an index; none when it is no run."""
+    """Index units of a run; empty if the path is no run."""
     try:
         yield from index_units(run)
     except RollforgeError:
@@ -166,7 +166,7 @@ def _packed(copy: WorkingCopy, unit: IndexUnit) -> IndexBundle:
 
 
 def _spans(copy: WorkingCopy, path: Path) -> list[Span] | None:
-    """Which object holds which bytes of a file, from the headers of the objects."""
+    """Byte range of each object in a file, from the headers of the objects."""
     names = copy.objects_of(path)
     if len(names) > MOST_SPANS:
         return None
@@ -189,7 +189,7 @@ def _spans(copy: WorkingCopy, path: Path) -> list[Span] | None:
 
 
 def _unpacked(copy: WorkingCopy, unit: IndexUnit, name: str) -> bool:
-    """Whether the bundle was of use."""
+    """Unpack a bundle; returns whether it was usable."""
     data = copy.objects.read(name)
     try:
         bundle = decode_msgpack(data or b"", IndexBundle)

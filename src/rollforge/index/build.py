@@ -1,7 +1,7 @@
-"""A file → parts: its byte ranges are read by several threads at once, each in chunks of rows.
+"""Builds index parts from a file: several threads read byte ranges concurrently, each in chunks of rows.
 
 A part holds about `CHUNK` rows. Its lines are numbered from the start of its range, because a thread does not know how many lines
-precede its range; the caller renames the parts when it does.
+precede its range; the caller renames the parts when all counts are known.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rollforge.index.state import BadLineAt, Scanned
 from rollforge.runtime.on_error import OnError
 
 CHUNK = 16_384
-"""Rows per part; they are held in memory, with those of one block more, before they are written."""
+"""Rows per part. They are in memory until the part is written, together with the rows of one more block."""
 
 RANGE, LEAST_RANGE = 144 << 20, 24 << 20
-"""Bytes per range, at most and at least: large enough for full parts, small enough that threads finish together."""
+"""Largest and smallest byte range: large enough for full parts, small enough that threads finish together."""
 
 WORTH_A_THREAD = 256 << 20
-"""Bytes below which one thread reads the file unless more are asked for."""
+"""File size up to which one thread is used by default."""
 
 MOST, MOST_ASKED_FOR = 16, 64
-"""Threads by default, and at most."""
+"""Largest default number of threads, and largest allowed number."""
 
 LONG = 32 << 20
-"""Bytes of a line from which on it is noted."""
+"""Lines of at least this many bytes get a note."""
 
 MAX_LISTED = 1_000
-"""Bad lines listed per range; all of them are counted."""
+"""Most bad lines listed per range; all of them are counted."""
 
 
 def reader_count(size: int, workers: int | None) -> int:
-    """Number of threads that read this number of bytes: as many as asked for, else one per core for large files."""
+    """Number of reader threads: as requested, else one per core for large files."""
     if workers or size < WORTH_A_THREAD:
         return min(workers or 1, MOST_ASKED_FOR)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -54,7 +54,7 @@ def reader_count(size: int, workers: int | None) -> int:
 
 
 class ByteRange(NamedTuple):
-    """Lines that begin in [start, end); `end` None means all of a compressed file, which only one thread can read."""
+    """The lines that begin in [start, end). `end` is None for a compressed file, which only one thread can read."""
 
     start: int
     end: int | None
@@ -63,7 +63,7 @@ class ByteRange(NamedTuple):
 def build_parts(
     path: Path, kind: Kind, whole: ByteRange, stem: Path, workers: int | None
 ) -> Iterator[Scanned]:
-    """Read a file into parts named `stem` and numbers; what each range holds, in the order of the file."""
+    """Read a file into parts named `stem` plus numbers; returns the contents of each range in file order."""
     if whole.end is None:
         yield read_range(path, kind, whole, stem)
         return
@@ -85,7 +85,9 @@ def build_parts(
 
 
 def _bounds(start: int, end: int, count: int) -> list[int]:
-    """Where ranges begin and end. For several threads they shrink towards the end, so that all finish at about the same time."""
+    """Boundaries of the ranges. For several threads, ranges shrink towards the end, so that all threads finish at about the same
+    time.
+    """
     bounds = [start]
     while (left := end - bounds[-1]) > 0:
         size = RANGE if count == 1 else min(RANGE, max(left // (2 * count), LEAST_RANGE))
@@ -96,7 +98,7 @@ def _bounds(start: int, end: int, count: int) -> list[int]:
 def read_range(
     path: Path, kind: Kind, bytes_read: ByteRange, stem: Path, stop: Event | None = None
 ) -> Scanned:
-    """Read the lines of one range into parts named `stem` and numbers."""
+    """Read the lines of one range into parts named `stem` plus numbers."""
     scan = _RangeScan(path, kind, stem)
     scan.scanned.end = bytes_read.start
     was_enabled = gc.isenabled()
@@ -115,7 +117,7 @@ def read_range(
 
 
 class _RangeScan:
-    """A range that is being read: ordinary rows by the compiled reader, all others by Python."""
+    """State of a range being read: the compiled reader handles ordinary rows, Python all others."""
 
     def __init__(self, path: Path, kind: Kind, stem: Path) -> None:
         self.scanned = Scanned(typed=0)
@@ -131,7 +133,7 @@ class _RangeScan:
         self._others = PythonRows(self._kind)
 
     def take(self, batch: LineBatch) -> None:
-        """Read neighbouring lines. A bad one is listed, a blank one only counted."""
+        """Read adjacent lines. A bad line is listed, a blank one only counted."""
         first = self.scanned.lines + 1
         if batch.error:
             self._list(first, batch.offset, batch.error, is_kept=False)

@@ -1,6 +1,6 @@
 """Columns of a run grouped by task, a few at a time.
 
-Statistics over a million rollouts need one column and the order of the tasks, so only a handful of arrays is held.
+Statistics over a million rollouts need only a few columns and the row order by task, so few arrays are in memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rollforge.index.index import Index
 from rollforge.statistics.stats import Floats, Ints, distinct
 
 BATCH_VALUES = 2_500_000
-"""Values read at a time, and by default remembered at most: 20 MB."""
+"""Values per read, and default size of the cache: 20 MB."""
 
 SHARED_VALUES = 20_000_000
-"""Values that several steps over one run remember at most: 160 MB."""
+"""Cache size in values for several steps over one run: 160 MB."""
 
 
 class ByTask:
-    """The rollouts of a run (or those an expression selects) in the order of (task, rollout)."""
+    """The rollouts of a run (or those selected by an expression) ordered by (task, rollout)."""
 
     def __init__(self, index: Index, where: str | None = None, *, remembered: int = BATCH_VALUES) -> None:
         self.index = index
@@ -41,15 +41,15 @@ class ByTask:
         self.starts: Ints = np.flatnonzero(is_first)
         """The position of each task's first rollout."""
         self.sizes: Ints = np.diff(self.starts, append=len(self.task))
-        """How many each task has."""
+        """Number of rollouts of each task."""
         self.tasks: Ints = self.task[self.starts]
-        """The tasks, ascending."""
+        """Task numbers, ascending."""
 
     def __len__(self) -> int:
         return len(self.order)
 
     def columns(self, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """Each column as stored, in the order of (task, rollout)."""
+        """The stored columns, ordered by (task, rollout)."""
         at_once = max(1, BATCH_VALUES // max(1, len(self)))
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
@@ -58,7 +58,7 @@ class ByTask:
                 yield name, table.column(name).take(arrow.arrow_array(self.order))
 
     def codes(self, name: str) -> tuple[Ints, list[str | None]]:
-        """A text column as codes, in the order of (task, rollout), and the text of each code (None for missing)."""
+        """A text column as codes, ordered by (task, rollout), and the text of each code (None for missing)."""
         if name in self._codes:
             return self._codes[name]
         codes, words = arrow.codes(self.index.table([name], self.where, may_code=True).column(0))
@@ -67,12 +67,12 @@ class ByTask:
         return self._codes[name]
 
     def hashes(self, name: str) -> Ints:
-        """A column of hashes, in the order of (task, rollout); 0 for missing. Floats could not hold them."""
+        """A column of hashes, ordered by (task, rollout); 0 for missing. Integers, because floats could not represent them."""
         hashes = arrow.ints(self.index.table([name], self.where).column(0))
         return hashes if self._is_in_order else hashes[self.order]
 
     def numbered(self, name: str) -> tuple[Ints, pa.Array]:
-        """Any column as codes that are equal exactly where its values are (0 for missing), and the values of codes 1, 2, …"""
+        """Any column as codes, equal where values are equal (0 for missing), and the values of codes 1, 2, …"""
         column = self.index.table([name], self.where, may_code=True).column(0)
         if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
             numbers, values = arrow.coded(column)
@@ -87,7 +87,7 @@ class ByTask:
         return numbers if self._is_in_order else numbers[self.order], values
 
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
-        """Each number column as floats, NaN for missing, in the order of (task, rollout); read-only."""
+        """Each number column as floats, NaN for missing, ordered by (task, rollout); read-only."""
         at_once = max(1, BATCH_VALUES // max(1, len(self)))
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
@@ -102,24 +102,24 @@ class ByTask:
                 yield name, column
 
     def keep(self, names: Sequence[str]) -> None:
-        """Read these columns together, when they are few enough to be remembered."""
+        """Read these columns together into the cache, if they fit."""
         unread = [name for name in dict.fromkeys(names) if name not in self._kept]
         if unread and (len(self._kept) + len(unread)) * len(self) <= self._remembered:
             for name, column in self.index.floats(unread, self.where).items():
                 self._keep(name, column if self._is_in_order else column[self.order])
 
     def _keep(self, name: str, column: Floats) -> None:
-        """Remember a column while the memory for it is small: most runs are, and most columns are needed again."""
+        """Cache a column while the cache has room: most runs are small, and most columns are needed again."""
         if (len(self._kept) + 1) * len(self) <= self._remembered:
             column.flags.writeable = False
             self._kept[name] = column
 
     def one(self, name: str) -> Floats:
-        """One number column."""
+        """A single number column."""
         return next(self.floats([name]))[1]
 
     def sums(self, values: Floats) -> tuple[Floats, Floats]:
-        """Per task the sum and the number of known values."""
+        """Sum and number of non-missing values per task."""
         if not len(self):
             return np.zeros(0), np.zeros(0)
         has_value = ~np.isnan(values)
@@ -132,21 +132,21 @@ class ByTask:
 
 
 class SharedGroups:
-    """The rollouts of a run by task, for several steps: what one of them reads, the next one has."""
+    """Shared cache of `ByTask` objects, so that several steps over one run read each column once."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._by_condition: dict[str | None, ByTask] = {}
 
     def get(self, where: str | None = None) -> ByTask:
-        """Those that an expression selects."""
+        """`ByTask` for the rollouts that an expression selects."""
         if where not in self._by_condition:
             self._by_condition[where] = ByTask(self._index, where, remembered=SHARED_VALUES)
         return self._by_condition[where]
 
 
 def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
-    """The order by (task, rollout), and the task of each rollout in it."""
+    """Row order by (task, rollout), and the task of each rollout in that order."""
     keys = index.table(["task", "rollout"], where)
     task, rollout = arrow.ints(keys.column("task")), arrow.ints(keys.column("rollout"))
     del keys

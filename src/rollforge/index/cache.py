@@ -1,8 +1,8 @@
 """The folder of parts of one file: built once, extended when the file grows, rebuilt after any other change or damage.
 
-`state.json` names the parts that count, with their checksums, and says which bytes of which file they were made from. It is replaced
-in one step after its parts are on disk, so a reader sees the old index or the new one. Builders take turns. A part that no state
-names is removed by the next builder that finds nobody reading. Deleting the folder costs a rebuild and nothing else.
+`state.json` lists the valid parts with checksums, and the bytes of the file they were made from. It is replaced atomically after
+its parts are on disk, so a reader sees either the old or the new index. A lock serialises builders. Unlisted parts are removed by
+the next builder while no reader holds the index. Deleting the folder only costs a rebuild.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from rollforge.store.absent import absent_text
 from rollforge.store.atomic import open_for_writing, sync_directory
 
 PROBE = 64 << 10
-"""Bytes at the head, and before the end of what was indexed, that must be unchanged for the file to count as grown."""
+"""Bytes at the start, and before the end of the indexed part, that must be unchanged for the file to count as grown."""
 
 READ_WHOLE = 32 << 20
-"""Files up to this size are compared as a whole; of larger ones, blocks all over the file."""
+"""Files up to this size are compared completely; for larger ones, blocks spread over the file are compared."""
 
 SPARE_FILES = 256
-"""File descriptors for everything that is no lock."""
+"""File descriptors reserved for purposes other than locks."""
 
 BLOCK, BLOCKS = 4 << 10, 64
-"""The size and number of those blocks."""
+"""Size and number of the compared blocks."""
 
 _OURS = re.compile(r"(\d+-\d+-\w+|new-.*)\.parquet|\.state\.json\..*")
-"""Names of files that a builder may remove."""
+"""File name patterns that a builder may delete."""
 
 
 class HeldIndex:
-    """An up-to-date index of one file. Its parts are not removed until it is released."""
+    """An up-to-date index of one file. Builders do not remove its parts until it is released."""
 
     def __init__(self, state: State, lock: IO[bytes]) -> None:
         self.state = state
@@ -84,7 +84,7 @@ class IndexCache:
         self.folder = trusted_folder(folder, path) / f"{kind}{packed}"
 
     def update(self, workers: int | None = None) -> HeldIndex:
-        """The index, after building or extending it if it is not up to date."""
+        """Return the index, after building or extending it if necessary."""
         with self._removal_reported():
             held = self._current()
             if held is not None:
@@ -94,12 +94,12 @@ class IndexCache:
                 return self._build(workers) if held is None else held
 
     def _current(self) -> HeldIndex | None:
-        """The index, when it is up to date."""
+        """The index if it is up to date, else None."""
         reading = self._locked("use.lock", fcntl.LOCK_SH)
         state = self._load()
         if state is not None and state.made_of == file_id(self.path, self._length):
             return HeldIndex(state, reading)
-        reading.close()  # a builder removes parts only when nobody reads
+        reading.close()  # a builder removes parts only without readers
         return None
 
     def _build(self, workers: int | None) -> HeldIndex:
@@ -119,7 +119,7 @@ class IndexCache:
 
     @contextmanager
     def _removal_reported(self) -> Iterator[None]:
-        """Say what was removed: the file, or the folder of its index."""
+        """Report what was removed meanwhile: the file, or the folder of its index."""
         try:
             yield
         except FileNotFoundError as error:
@@ -137,14 +137,14 @@ class IndexCache:
         return file
 
     def _load(self) -> State | None:
-        """The recorded state; None when it is of another version, or it or a part is missing or damaged."""
+        """The recorded state; None if its version differs, or if it or a part is missing or damaged."""
         state = read_checked(self.folder / "state.json", State)
         if state is None or state.version != VERSION:
             return None
         return state if all(is_intact(self.folder, part) for part in state.parts()) else None
 
     def _has_grown(self, state: State, identity: FileId) -> bool:
-        """Whether what was indexed is unchanged and only more follows (or a torn last line is gone)."""
+        """Whether the indexed bytes are unchanged and data was only appended (a torn last line may be gone)."""
         was = state.made_of
         if (
             is_compressed(self.path)
@@ -172,7 +172,7 @@ class IndexCache:
         return head.hexdigest(), tail.hexdigest()
 
     def _extended(self, base: State, identity: FileId, workers: int | None) -> State:
-        """`base` and what follows it in the file."""
+        """`base` extended by the rest of the file."""
         build = uuid4().hex[:12]
         stem = self.folder / f"new-{build}"
         body = Scanned(typed=0)
@@ -195,7 +195,7 @@ class IndexCache:
         return state
 
     def _rename_parts(self, scanned: Scanned, before: Scanned, build: str) -> None:
-        """Give parts the names that say which row and line they start at."""
+        """Rename parts so that their names contain their first row and line."""
         row = before.rows
         for part in scanned.parts:
             name = part_name(row, before.lines, build)
@@ -204,7 +204,7 @@ class IndexCache:
             row += part.rows
 
     def _have_own_keys(self, base: State, state: State) -> bool:
-        """Whether every rollout has a key of its own. Only parts that may share keys with new ones are read again."""
+        """Whether every rollout has a unique key. Only parts whose key ranges may overlap those of new parts are read again."""
         if not base.has_own_keys and base.tail is None:
             return False
         parts = state.parts()
@@ -215,7 +215,7 @@ class IndexCache:
         return not doubtful or have_own_keys([self.folder / parts[number].name for number in doubtful])
 
     def _sweep(self, state: State) -> None:
-        """Remove parts that no state names, unless somebody may be reading them."""
+        """Remove unlisted parts, unless a reader may be using them."""
         with self._locked("use.lock", fcntl.LOCK_SH) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,7 +225,7 @@ class IndexCache:
 
 
 def _remove_unnamed(folder: Path, parts: list[PartFile]) -> None:
-    """Remove parts that are not named, and what a stopped build left behind."""
+    """Remove unlisted parts and the remains of interrupted builds."""
     named = {part.name for part in parts}
     for path in folder.iterdir():
         if path.name not in named and _OURS.fullmatch(path.name):
@@ -233,7 +233,7 @@ def _remove_unnamed(folder: Path, parts: list[PartFile]) -> None:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's own limit of open files as far as it may: an index of many shards holds a lock for each."""
+    """Raise this process's soft limit of open files as far as allowed: an index of many shards holds one lock per shard."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -248,7 +248,7 @@ def allow_open_files(count: int) -> None:
 
 
 def trusted_folder(folder: Path, path: Path) -> Path:
-    """The folder beside the file when it can be written and trusted, else a private one of this user."""
+    """The folder beside the file if it is writable and trusted, else a private folder of this user."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o775)
         if os.access(folder, os.W_OK) and _is_trusted(folder, path):
@@ -260,7 +260,7 @@ def trusted_folder(folder: Path, path: Path) -> Path:
 
 
 def _is_trusted(folder: Path, path: Path) -> bool:
-    """Not a link, not open to everybody, and made by us or by whoever can change the rollouts anyway."""
+    """Whether it is a real folder, not world-writable, and owned by us, by root, or by the owner of the rollouts or their folder."""
     status = folder.lstat()
     owners = {os.getuid(), 0, path.stat().st_uid, path.parent.stat().st_uid}
     return stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_IWOTH and status.st_uid in owners

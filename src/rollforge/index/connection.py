@@ -1,4 +1,4 @@
-"""DuckDB connections over the parts of an index: bounded memory, and no file but the index can be read."""
+"""DuckDB connections over the parts of an index, with bounded memory and without access to other files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY_LIMIT = "256MB"
-"""What DuckDB may hold before it spills to disk."""
+"""DuckDB's memory limit before it spills to disk."""
 SMALL_MEMORY = "64MB"
-"""The limit in a server, which stays; what does not fit is sorted and joined on disk."""
+"""Memory limit in a long-running server; larger sorts and joins spill to disk."""
 
 
 def connect(
@@ -37,7 +37,7 @@ def connect(
     connection.execute(f"SET memory_limit = '{SMALL_MEMORY if is_small else MEMORY_LIMIT}'")
     if is_small:
         connection.execute("SET threads = 1")
-        connection.execute("SET allocator_flush_threshold = '4MB'")  # what is freed goes back at once
+        connection.execute("SET allocator_flush_threshold = '4MB'")  # return freed memory at once
     for kind in files.by_kind:
         connection.execute(f"CREATE VIEW base_{kind} AS {parts.base_sql(files, kind)}")
     connection.execute(f"CREATE VIEW rollouts AS {views.rollouts()}")
@@ -51,7 +51,7 @@ def connect(
 
 
 def _create_renamed(connection: duckdb.DuckDBPyConnection, overlay: Overlay) -> None:
-    """Create the table of task numbers that mean another task in an earlier file of the run."""
+    """Create the table that renumbers tasks whose number means another task in an earlier file of the run."""
     renamed = [
         (file, local, task) for file, named in overlay.renamed.items() for local, task in named.items()
     ]

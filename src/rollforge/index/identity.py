@@ -1,8 +1,8 @@
-"""The (task, rollout) of every row, and which row counts when two have the same.
+"""The (task, rollout) key of every row, and which row counts if two share a key.
 
-Rows that carry indices keep them. Rows without are grouped by prompt, never by line number: under the number that the tasks file
-gives that prompt, else under a new one. In a run of several files, one task number with two prompts is two tasks. Rollouts that two
-runs made of one task are different rollouts: those of the later run are numbered after those of the earlier one.
+Rows with indices keep them. Rows without are grouped by prompt, never by line number: they get the prompt's number in the tasks
+file, else a new one. In a run of several files, a task number with two prompts means two tasks. Rollouts of one task in two runs
+are different: those of the later run are numbered after those of the earlier one.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class RowKeys(NamedTuple):
     row: Ints
     file: Ints
     local_task: Ints
-    """Its number inside its own file, which that file's verdicts refer to."""
+    """The task's number inside its own file, which that file's verdicts use."""
     local_rollout: Ints
     task: Ints
     rollout: Ints
     overruled_by: Ints
-    """The row that counts instead, or -1."""
+    """The row that counts instead of this one, or -1."""
     is_plain: bool
-    """Every row keeps its own numbers, and every row counts."""
+    """Whether every row counts and keeps its own numbers."""
     renamed: dict[int, dict[int, int]]
-    """Per file: task numbers that mean another task in an earlier file → their number in the whole run."""
+    """Per file: numbers of tasks that conflict with an earlier file → their number in the whole run."""
     joins_tasks: bool
-    """Task numbers of rollouts are those of the tasks files."""
+    """Whether task numbers of rollouts match those of the tasks files."""
     shifts: dict[int, int]
-    """Per file: what is added to the numbers of its rollouts, where that is not 0."""
+    """Per file: offset added to its rollout numbers, if not 0."""
 
 
 def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
-    """One number for each (task, rollout) in the same order; None when they do not fit."""
+    """One integer per (task, rollout) with the same sort order; None if they do not fit in 64 bits."""
     width = int(rollout.max()) + 1
     if min(int(task.min()), int(rollout.min())) < 0 or (int(task.max()) + 1) * width >= 2**63:
         return None
@@ -56,7 +56,7 @@ def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
 
 
 def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
-    """The range of the rows' keys; None when a row has no key, or two have the same."""
+    """The range of the rows' keys; None if a row has no key, or two rows share one."""
     if task.null_count or rollout.null_count or not len(task):
         return None
     rollouts = ints(rollout)
@@ -71,7 +71,7 @@ def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
 
 
 def have_own_keys(paths: Sequence[Path]) -> bool:
-    """Whether every row of these parts has a key of its own."""
+    """Whether every row of these parts has a unique key."""
     tables = []
     for path in paths:
         with pq.ParquetFile(path) as file:
@@ -84,8 +84,8 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] 
     """Keys for a table of row, file_no, task, rollout, prompt_hash.
 
     Args:
-        tasks: file_no, task, prompt_hash of the tasks files, which may name tasks that no rollout has.
-        runs: which run each file belongs to; all to one when empty.
+        tasks: file_no, task, prompt_hash of the tasks files, which may contain tasks without rollouts.
+        runs: run number of each file; empty means a single run.
     """
     order = np.argsort(_ints(table, "row"), kind="stable")
     row, file = _ints(table, "row")[order], _ints(table, "file_no")[order]
@@ -129,7 +129,7 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] 
 
 
 class _Rows(NamedTuple):
-    """Evidence on which tasks of several files are the same: one row per rollout, then one per row of a tasks file."""
+    """Evidence for matching tasks across files: one row per rollout, then one per row of a tasks file."""
 
     file: Ints
     task: Ints
@@ -163,12 +163,12 @@ def _known(table: pa.Table, name: str) -> Bools:
 
 
 class _TaskNumbers(NamedTuple):
-    """What a tasks file says about the numbers of its tasks."""
+    """Task numbering of a tasks file."""
 
     by_prompt: dict[int, int]
-    """The number of each prompt that belongs to one task only."""
+    """Task number of each prompt that occurs in only one task."""
     first_free: int
-    """The first number that the file does not use."""
+    """First number that the file does not use."""
 
 
 def _tasks_by_prompt(tasks: pa.Table | None, file: int) -> _TaskNumbers:
@@ -185,7 +185,7 @@ def _tasks_by_prompt(tasks: pa.Table | None, file: int) -> _TaskNumbers:
 
 
 def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints, task_numbers: _TaskNumbers) -> Ints:
-    """Number the rows without a task: as the tasks file numbers their prompt, else by prompt after all numbers in use."""
+    """Number rows without a task: by the tasks file's number of their prompt, else by prompt after all used numbers."""
     missing = ~has_task
     if not missing.any():
         return task
@@ -199,7 +199,7 @@ def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints, task_numbers: _TaskNu
 
 
 def _by_appearance(values: Ints) -> Ints:
-    """0 for the first distinct value, 1 for the second, …"""
+    """Codes by first appearance: 0 for the first distinct value, 1 for the second, …"""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first, kind="stable")] = np.arange(len(first))
@@ -207,7 +207,7 @@ def _by_appearance(values: Ints) -> Ints:
 
 
 def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
-    """Number the rows without a rollout within their task, after the numbers in use there."""
+    """Number rows without a rollout number within their task, after the used numbers."""
     missing = ~has_rollout
     if not missing.any():
         return rollout
@@ -226,9 +226,9 @@ def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
 
 
 def _merge_tasks(rows: _Rows) -> Ints:
-    """One numbering over several files: a number means one prompt, and rows without a number are grouped by prompt.
+    """Merge the numbering of several files: a number stands for one prompt, and rows without a number are grouped by prompt.
 
-    A number whose prompt a file does not say means what it means in the other files.
+    A number without a known prompt in one file means the same as in the other files.
     """
     file, task, has_task, prompt, has_prompt = rows
     merged = task.copy()
@@ -256,7 +256,7 @@ def _merge_tasks(rows: _Rows) -> Ints:
 
 
 def _shifts(file: Ints, task: Ints, rollout: Ints, runs: Sequence[int]) -> dict[int, int]:
-    """What to add to the rollouts of each file, so that no two runs have the same ones of a task."""
+    """Offset for the rollout numbers of each file, so that no two runs share a rollout of a task."""
     shifts: dict[int, int] = {}
     if len(set(runs)) < 2:
         return shifts
@@ -274,7 +274,7 @@ def _shifts(file: Ints, task: Ints, rollout: Ints, runs: Sequence[int]) -> dict[
 
 
 def _overruled(task: Ints, rollout: Ints, row: Ints) -> Ints:
-    """For each row the last row with the same key, or -1 when it is that row itself."""
+    """For each row, the last row with the same key; -1 if that is the row itself."""
     overruled_by = np.full(len(row), -1, dtype=np.int64)
     if not len(row):
         return overruled_by

@@ -1,4 +1,4 @@
-"""A run as tables: `rollouts`, `tasks`, `failures`, over the parts of its index and never over the text.
+"""A run as tables: `rollouts`, `tasks`, `failures`, read from the parts of its index, never from the text.
 
 Opening a run brings its index up to date first. What counts (the last of two rows with one key, the chosen verifier's verdict) is
 decided here, so that every command sees the same rows.
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     import duckdb
 
 NO_METRICS = frozenset({parts.MASKED})
-"""Number fields that say something about the reward and are no measurement themselves."""
+"""Number fields that mark the reward and are not measurements themselves."""
 
 
 def open_index(
     runs: str | Path | Sequence[str | Path], *, verifier: str | None = None, workers: int | None = None
 ) -> Index:
-    """The run (or several files as one run) as tables; builds or extends what is not up to date.
+    """The run (or several files as one run) as tables; builds or extends outdated indexes.
 
     Args:
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows without one,
@@ -79,9 +79,9 @@ class Index:
         parts_by_run = [indexed_parts(files) for files in self.runs]
         size = sum(one.part.size() for parts in parts_by_run for one in parts if one.kind == "rollouts")
         self.is_small = False
-        """SQL takes little memory and one thread; to be set before the first query."""
+        """Whether SQL may use only little memory and one thread; set it before the first query."""
         self.readers = reader_count(size, workers)
-        """Threads for work that releases the interpreter lock."""
+        """Number of threads for work that releases the interpreter lock."""
         allow_open_files(2 * sum(map(len, parts_by_run)))
         with OnError(self.close):
             for number, indexed in enumerate(parts_by_run):
@@ -118,31 +118,31 @@ class Index:
         self.__exit__(None, None, None)
 
     def discard(self) -> None:
-        """Remove the index from disk: of a file that is no run, nobody needs it."""
+        """Delete the index from disk, for a file that turns out not to be a run."""
         for folder in self._files.folders():
             shutil.rmtree(folder, ignore_errors=True)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        """Made when SQL is first needed, which is often never."""
+        """The SQL connection, made on first use, since many commands need none."""
         return connect(self._files, self._overlay, self._views, is_small=self.is_small)
 
     # What the run holds
 
     @property
     def digest(self) -> str:
-        """Changes whenever a file of the run was indexed anew or has grown."""
+        """A digest that changes whenever a file of the run is reindexed or grows."""
         rows = "-".join(str(self._files.count(kind)) for kind in self._files.by_kind)
         return f"{self._files.digest()}-{rows}"
 
     @property
     def verifier(self) -> str | None:
-        """Whose verdicts count, when one was chosen."""
+        """The verifier whose verdicts count, if one was selected."""
         return self._overlay.verifier
 
     @property
     def rejects(self) -> list[BadLineAt]:
-        """Lines that are not rows, and rows with something odd (`is_kept`), each with its place.
+        """Lines that are not rows, and odd rows that still count (`is_kept`), with their location.
 
         Those of the rollouts first, then those of the tasks, failures and verdicts.
         """
@@ -155,12 +155,12 @@ class Index:
 
     @property
     def rejected_lines(self) -> int:
-        """How many lines of the run's files are not rows."""
+        """Number of lines in the run's files that are not rows."""
         return sum(self._files.count(kind, "rejected") for kind in self._files.by_kind)
 
     @property
     def noted_lines(self) -> int:
-        """How many rows of the run's files count although something about them is odd."""
+        """Number of odd rows in the run's files that still count."""
         return sum(self._files.count(kind, "noted") for kind in self._files.by_kind)
 
     @property
@@ -170,7 +170,7 @@ class Index:
 
     @cached_property
     def has_own_keys(self) -> bool:
-        """Whether every rollout came with a task and a rollout number; others are numbered in the order of lines."""
+        """Whether every rollout had a task and a rollout number in its row; missing numbers are assigned in line order."""
         rollouts = self._files.by_kind["rollouts"]
         if all(file.state.has_own_keys for file in rollouts):
             return True
@@ -179,34 +179,34 @@ class Index:
 
     @property
     def duplicate_count(self) -> int:
-        """How many rows are overruled (`duplicates` lists the first ones)."""
+        """Number of overruled rows; `duplicates` lists the first ones."""
         return self._overlay.duplicate_count
 
     @property
     def expected(self) -> int | None:
-        """Rollouts the run was asked for; None for files that rollforge did not collect."""
+        """Number of rollouts requested; None for files that rollforge did not collect."""
         return sum(per_run(self._facts, "expected")) or None
 
     @property
     def samples(self) -> int | None:
-        """Rollouts asked for per task, where that is one number; summed over several runs of the same tasks."""
+        """Rollouts requested per task, if uniform; summed over several runs of the same tasks."""
         return samples_per_task(self._facts, has_shifts=bool(self._overlay.shifts))
 
     @property
     def design(self) -> SamplingDesign | None:
-        """How the tasks of an adaptive run were sampled; None for a uniform one, or for several runs read as one."""
+        """Sampling design of an adaptive run; None for a uniform run, or for several runs."""
         return self._facts[0].design if len(self._facts) == 1 else None
 
     @property
     def designs(self) -> list[SamplingDesign]:
-        """The designs of those of the runs that were sampled adaptively."""
+        """Sampling designs of the adaptive runs among those that were opened."""
         return [facts.design for facts in self._facts if facts.design is not None]
 
     @property
     def first_stage(self) -> str | None:
-        """The condition for rollouts that did not depend on earlier rewards; None where no run was sampled adaptively.
+        """SQL condition for first-stage rollouts, which do not depend on earlier rewards; None if no run is adaptive.
 
-        Of several runs read as one, each has its own first stage, and the rollouts of a uniform one are all taken.
+        Of several runs read as one, each has its own first stage; all rollouts of a uniform run are included.
         """
         if self.design is not None:
             return f"rollout < {self.design.first}"
@@ -214,7 +214,7 @@ class Index:
 
     @property
     def has_uncorrected_stages(self) -> bool:
-        """Several runs are read as one, some were sampled adaptively, and which rollouts are of their first stage is not known."""
+        """Whether several runs are read together, some of them adaptive, and their first-stage rollouts cannot be identified."""
         return bool(self.designs) and self.first_stage is None
 
     @property
@@ -223,12 +223,12 @@ class Index:
         return self._files.count("failures") > 0
 
     def failed(self) -> dict[str, int]:
-        """Rollouts that failed and never finished: class of the last failure → how many."""
+        """Number of rollouts that failed and never finished, by class of the last failure."""
         counts = self._lost("coalesce(class, 'unknown'), count(*)", "GROUP BY 1 ORDER BY 2 DESC, 1")
         return {str(kind): int(count) for kind, count in counts}
 
     def failed_tasks(self) -> list[int]:
-        """The task of each rollout that failed and never finished."""
+        """Task of each rollout that failed and never finished."""
         return [int(task) for (task,) in self._lost("last.task", "ORDER BY 1")]
 
     def _lost(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
@@ -258,7 +258,7 @@ class Index:
 
     @cached_property
     def whole_numbers(self) -> frozenset[str]:
-        """Number columns that no rollout lacks; none where later verdicts or duplicates decide what counts."""
+        """Number columns without missing values; empty if later verdicts or duplicates decide which rows count."""
         if not self._is_plain:
             return frozenset()
         rows, counts = self._files.count("rollouts"), self._files.discovered("rollouts", "numbers")
@@ -272,21 +272,21 @@ class Index:
 
     @cached_property
     def name_by_column(self) -> dict[str, str]:
-        """Discovered column → field of the rows: `fields.turns` is their `turns`."""
+        """Discovered column → field name in the rows; for example the column `fields.turns` is the field `turns`."""
         return {column: name for name, column in self._fields.items()}
 
     @property
     def mixed(self) -> dict[str, int]:
-        """Number fields that are text in some rows, where they count as missing: name → how many."""
+        """Number fields with text values in some rows, which count as missing → number of such rows."""
         numbers = self._views.numbers()
         return {name: count for name, count in self._views.texts().items() if name in numbers}
 
     def is_of_rows(self, name: str) -> bool:
-        """Whether no later verdict brings this field."""
+        """Whether the field comes from the rows alone, not from later verdicts."""
         return self._is_plain or name not in {*self._overlay.numbers, *self._overlay.texts}
 
     def judged_later(self) -> Ints:
-        """The rows for which a later verdict counts, not the one they came with."""
+        """Rows for which a later verdict counts instead of the inline one."""
         path = self._views.overlay_path()
         if path is None or not self._overlay.has_verdicts:
             return np.zeros(0, dtype=np.int64)
@@ -303,11 +303,11 @@ class Index:
         return {table: self.columns(table) for table in TABLES}
 
     def __len__(self) -> int:
-        """Rollouts that count."""
+        """Number of rollouts that count."""
         return self._files.count("rollouts") - self._overlay.duplicate_count
 
     def doubt(self) -> str | None:
-        """What is doubtful about the file as a run: rows without any response or reward look like tasks."""
+        """A warning if the file may not be a run: rows without any response or reward look like tasks."""
         if not len(self) or self._views.numbers().get("reward") or self._overlay.has_verdicts:
             return None
         if np.nansum(self.floats(["turns"])["turns"]) > 0:
@@ -326,13 +326,13 @@ class Index:
 
     @property
     def scratch(self) -> Path:
-        """A folder for files that end with the process, on the disk that holds the index."""
+        """A temporary folder of the process, on the disk that holds the index."""
         return self._files.folders()[0]
 
     # Reading it
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """A connection that reads `rollouts`, `tasks`, `failures` and no other file."""
+        """A SQL connection with the tables `rollouts`, `tasks` and `failures` and no access to other files."""
         return self._connection.cursor()
 
     def table(
@@ -343,7 +343,7 @@ class Index:
         *,
         may_code: bool = False,
     ) -> pa.Table:
-        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file.
+        """Rollouts as an Arrow table: the requested columns, filtered by an expression, in file order.
 
         With `may_code`, texts may come dictionary-encoded, which takes less time and memory.
         """
@@ -374,14 +374,14 @@ class Index:
     def _as_stored(
         self, columns: Sequence[str], where: str | None
     ) -> dict[str, tuple[str, pa.DataType]] | None:
-        """The names and types of columns in the parts; None when some cannot be read from there as they are."""
+        """Names and types of these columns in the parts; None if some of them need SQL."""
         if where is not None or not self._is_plain or not self._stored.keys() >= set(columns):
             return None
         return {name: self._stored[name] for name in columns}
 
     @property
     def _is_plain(self) -> bool:
-        """The rows of the parts are the rows that count, in their order."""
+        """Whether the rows of the parts are exactly the rows that count, in order."""
         return self._overlay.table is None
 
     @cached_property
@@ -389,24 +389,28 @@ class Index:
         return parts.stored_columns(self._fields, self._files.discovered("rollouts", "numbers"))
 
     def checked(self, where: str) -> str:
-        """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
+        """Check a user's expression over `rollouts` and return it in parentheses; raises unless it is one expression over known
+        columns.
+        """
         return check_where(self._connection, where, columns=self._columns, table="rollouts")
 
     def checked_order(self, sort: str) -> str:
-        """A user's order, to be followed by more terms; raises when it is more than a list of terms."""
+        """Check a user's sort order, to which more terms can be appended; raises unless it is a list of terms."""
         return check_sort(self._connection, sort)
 
     def select(self, sql: str, *, label: str = "query") -> pa.Table:
-        """One SELECT over `rollouts`, `tasks` and `failures`; messages call it `label` and suggest names near to wrong ones."""
+        """Run one SELECT over `rollouts`, `tasks` and `failures`; error messages call it `label` and suggest similar column
+        names.
+        """
         return run_select(self._connection, sql, columns=self._columns, label=label)
 
     def interrupt(self) -> None:
-        """End the query that another thread runs on this index; that thread gets an error."""
+        """Cancel the query that another thread runs on this index; that thread gets an error."""
         if "_connection" in self.__dict__:
             self._connection.interrupt()
 
     def verdicts_of(self, task: int, rollout: int) -> list[JsonFields]:
-        """Later verdicts on one rollout, oldest first: verifier, reward and every number they gave."""
+        """Later verdicts on one rollout, oldest first: verifier, reward and all other numbers."""
         if not self._files.count("verdicts"):
             return []
         stored: list[JsonFields] = fetch(
@@ -424,34 +428,34 @@ class Index:
         ]
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
-        """The lines of these rows, in the order asked, typed rollouts in the classic shape."""
+        """Raw lines of these rows, in the given order; typed rollouts are converted to the classic format."""
         lines = self._text.lines("rollouts", np.asarray(rows, dtype=np.int64))
         has_typed = any(file.state.has_typed for file in self._files.by_kind["rollouts"])
         yield from map(classic_line, lines) if has_typed else lines
 
     def read_piece(self, row: int, start: int, size: int) -> bytes:
-        """Part of the line of a row; of a long line no more than that is read, where the file allows it."""
+        """Part of the line of a row; only that part of a long line is read, if the file allows it."""
         piece = self._text.piece(row, start, size)
         return next(iter(self.read([row])))[start : start + size] if piece is None else piece
 
     @property
     def rollout_files(self) -> list[Path]:
-        """The files that hold the rollouts: one per run, or the parts of its shards."""
+        """The rollout files: one per run, or one per shard part."""
         return [file.path for file in self._files.by_kind["rollouts"]]
 
     def file_numbers(self, rows: Ints) -> Ints:
-        """Which of `rollout_files` holds each of these rows."""
+        """Position in `rollout_files` of each row's file."""
         return self._text.file_numbers("rollouts", rows)
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, RowJson]]:
-        """The task rows as sent, for those of `tasks` that the run has a row for."""
+        """The task rows as sent, for those of `tasks` that have one."""
         for task, line in self.raw_task_rows(tasks):
             row = read_row(line)
             row[TASK_KEY] = task
             yield task, row
 
     def raw_task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """The lines of task rows as sent, for those of `tasks` that the run has a row for."""
+        """Raw lines of the task rows as sent, for those of `tasks` that have one."""
         locations = self.task_locations
         if locations is None:
             return
@@ -460,13 +464,13 @@ class Index:
 
     @cached_property
     def task_locations(self) -> parts.TaskLocations | None:
-        """Where each task is in the run's tasks files; None when there are none."""
+        """Location of each task in the run's tasks files; None without tasks files."""
         if not self._views.has_tasks_file():
             return None
         return parts.task_locations(self._files.by_kind["tasks"], self._overlay.renamed)
 
     def first_rows(self, tasks: Sequence[int], where: str | None = None) -> pa.Table:
-        """The first row of each of these tasks (task, row), of those that an expression keeps, in the order of the file."""
+        """(task, first row) of each of these tasks among the rows that an expression selects, in file order."""
         if self._is_plain or where is not None:
             stored_tasks, first = self._first_rows(where)
             wanted = distinct(np.asarray(tasks, dtype=np.int64))
@@ -486,7 +490,7 @@ class Index:
         )
 
     def _first_rows(self, where: str | None) -> tuple[Ints, Ints]:
-        """The tasks, ascending, and the first row of each; remembered."""
+        """Task numbers, ascending, and the first row of each; cached."""
         if where not in self._firsts:
             if where is None:
                 self._firsts[where] = first_positions(ints(self.table(["task"]).column(0)))
@@ -501,7 +505,7 @@ class Index:
         return {}
 
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The tasks of NeMo Gym's materialized inputs with the count of each; None when there are none."""
+        """Tasks of NeMo Gym's materialized inputs with the count of each; None without such a file."""
         locations = self.task_locations
         if locations is None or not all(
             file.path == self.runs[file.file_no].materialized_inputs for file in self._files.by_kind["tasks"]
@@ -510,7 +514,7 @@ class Index:
         return locations.tasks[locations.named > 0], locations.named[locations.named > 0]
 
     def _join(self, tasks: Sequence[int], sql: str) -> pa.Table:
-        """Our own SQL with the distinct `tasks` as the table `wanted`."""
+        """Run our own SQL with the distinct `tasks` as the table `wanted`."""
         cursor = self._connection.cursor()
         cursor.register(
             "wanted", pa.table({"task": arrow_array(distinct(np.asarray(tasks, dtype=np.int64)))})

@@ -1,4 +1,4 @@
-"""Which files of a run have an index, and one of them brought up to date alone: a unit of work for other processes."""
+"""The files of a run that have an index, and updating one of them alone: a unit of work for other processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def indexed_parts(files: RunFiles) -> list[IndexedPart]:
 
 
 class IndexUnit(msgspec.Struct, frozen=True):
-    """A part of a run that has an index of its own, in a form that another process can read."""
+    """A reference to one indexed part of a run that can be sent to another process."""
 
     kind: Kind
     path: str
@@ -48,7 +48,7 @@ class IndexUnit(msgspec.Struct, frozen=True):
 
 
 def index_units(runs: str | Path | Sequence[str | Path]) -> list[IndexUnit]:
-    """Every part of the runs that has an index, paths absolute."""
+    """All indexed parts of the runs, with absolute paths."""
     return [
         IndexUnit(kind, str(part.path.absolute()), str(part.index.absolute()), part.length)
         for files in find_runs(runs)

@@ -1,6 +1,6 @@
-"""Lines and byte ranges of plain, gzip and zstd JSONL files. It does not parse.
+"""Lines and byte ranges of plain, gzip and zstd JSONL files. Lines are not parsed.
 
-Offsets count bytes of the text: in a compressed file, of what it unpacks to. No line longer than `MAX_LINE` is held in memory.
+Offsets count bytes of the text: in a compressed file, of the uncompressed text. No line longer than `MAX_LINE` is held in memory.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from rollforge.errors import DataError
 from rollforge.store.absent import absent_text
 
 BLOCK = 1 << 20
-"""Bytes read at a time: large enough that system calls cost little, small enough for the processor's cache."""
+"""Bytes per read: large enough to make system calls cheap, small enough for the processor's cache."""
 
 MAX_LINE = 256 << 20
-"""Bytes of a line. A longer one is skipped: 1 MB of gzip can unpack to a line of 1 GB."""
+"""Largest line in bytes. A longer one is skipped, since 1 MB of gzip can unpack to a line of 1 GB."""
 
 GAP = 4 << 10
-"""Rows closer together than this are read in one go: reading through a longer gap costs more than another call."""
+"""Rows separated by fewer bytes than this are read in one call: reading the gap is cheaper than another call."""
 
 STRETCH = 64 << 10
-"""Bytes of neighbouring rows that are read in one go."""
+"""Most bytes of adjacent rows that are read in one call."""
 
 STEP = 4 << 10
-"""Bytes read at a time when a newline is searched for."""
+"""Bytes read at a time when searching for a newline."""
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether the file must be unpacked from its start to reach any offset."""
+    """Whether the file must be unpacked from its start to reach an offset."""
     return path.suffix in {".gz", ".zst"}
 
 
@@ -57,21 +57,21 @@ def _zstd() -> Any:
 
 
 class LineBatch(NamedTuple):
-    """Neighbouring lines, as a view into a buffer that the next batch overwrites."""
+    """Adjacent lines, as a view into a buffer that the next batch overwrites."""
 
     offset: int
-    """Where the first line begins."""
+    """Offset of the first line."""
     data: memoryview
-    """All of them, with their newlines."""
+    """The bytes of all lines, with newlines."""
     is_terminated: bool = True
-    """The last one ends with a newline."""
+    """Whether the last line ends with a newline."""
     error: str = ""
-    """Why the text at `offset` cannot be read (a damaged archive, a line beyond `MAX_LINE`); `data` is empty then."""
+    """Why the text at `offset` is unreadable (a damaged archive, a line beyond `MAX_LINE`); `data` is then empty."""
     skipped_lines: int = 0
-    """Lines that an error skips."""
+    """Number of lines that the error skips."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """Where each line begins and ends in `data`, without its newline."""
+        """Start and end of each line in `data`, without newline."""
         data = bytes(self.data)
         position = 0
         while position < len(data):
@@ -82,7 +82,7 @@ class LineBatch(NamedTuple):
 
 
 def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[LineBatch]:
-    """The lines that begin in [start, end), whole, wherever they end.
+    """Batches of all lines that begin in [start, end), including their bytes after `end`.
 
     `start` may be any byte: a line that begins before it belongs to the range before.
     """
@@ -130,7 +130,7 @@ TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MB; skipped"
 
 
 class _Unpacking:
-    """An archive as far as it can be unpacked: where it is cut off or damaged, the text ends and `error` says why."""
+    """An archive, read as far as it can be unpacked: the text ends at the damage, and `error` says why."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         import gzip
@@ -141,7 +141,7 @@ class _Unpacking:
         self.error = ""
 
     def readinto(self, view: memoryview) -> int:
-        """Fill the view, or as much of it as there is."""
+        """Fill the view as far as possible; returns the number of bytes."""
         filled = 0
         while filled < len(view) and not self.error:
             try:
@@ -156,14 +156,14 @@ class _Unpacking:
 
 
 def _limit(buffer: bytearray, size: int, offset: int, end: int | None) -> int:
-    """How much of the block are lines that begin before `end`."""
+    """Number of bytes in the block that belong to lines beginning before `end`."""
     if end is None or offset + size <= end:
         return size
     return buffer.find(b"\n", end - offset - 1, size) + 1
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Every line of the file, without its newline; raises where an archive is damaged, after the lines before."""
+    """Every line of the file, without newline; raises at the damaged position of an archive, after the lines before it."""
     for batch in read_batches(path):
         if batch.error:
             raise DataError(f"{path}: {batch.error}", hint=f"see which line: rollforge validate {path}")
@@ -172,7 +172,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """The bytes at each (offset, length), in the order asked; neighbouring ones are read together."""
+    """The bytes at each (offset, length), in the given order; adjacent spans are read together."""
     if is_compressed(path):
         yield from _read_spans_compressed(path, spans)
         return
@@ -206,7 +206,7 @@ def _check_size(path: Path, data: bytes, size: int) -> None:
 
 
 def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:
-    """The last span that is read together with `first`."""
+    """The last span that can be read together with `first`."""
     last = first
     while last + 1 < len(spans):
         end = spans[last][0] + spans[last][1]
@@ -219,7 +219,7 @@ def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:
 
 
 def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """One forward pass per ascending run of spans: going back means unpacking from the start again."""
+    """One forward pass per ascending sequence of spans, since going back means unpacking from the start."""
     file = byte_stream(path)
     position = 0
     try:
@@ -244,7 +244,7 @@ def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iter
 
 
 def last_line_start(path: Path, size: int) -> int:
-    """The offset after the last newline before `size`: behind it is a line that is still being written, or nothing."""
+    """The offset after the last newline before `size`; an unfinished line may follow it."""
     with path.open("rb", buffering=0) as file:
         while size > 0:
             begin = max(0, size - STEP)

@@ -1,4 +1,4 @@
-"""The (task, rollout) of every line of a run's rollouts, for readers of the text."""
+"""The (task, rollout) key of every line in a run's rollouts, for code that reads the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollforge.store import RunFiles
 
 
 class LineKeys(NamedTuple):
-    """The (task, rollout) of every row of a file, by line."""
+    """The (task, rollout) key of every row of a file, by line."""
 
     line: Ints
     task: Ints
@@ -26,11 +26,11 @@ class LineKeys(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last line that is a row."""
+        """Number of the last line that is a row."""
         return int(self.line[-1]) if len(self.line) else 0
 
     def get(self, line: int) -> tuple[int, int] | None:
-        """The (task, rollout) of the row in this line, counted from 1; None when there is none."""
+        """The (task, rollout) key of the row in this line, counted from 1; None if there is no row."""
         position = int(np.searchsorted(self.line, line))
         if position == len(self.line) or self.line[position] != line:
             return None
@@ -38,10 +38,10 @@ class LineKeys(NamedTuple):
 
 
 def line_keys(files: RunFiles) -> LineKeys:
-    """The keys of a run's rollouts as the file is now, also of rows that a later one overrules.
+    """Keys of all rollout rows in the current file, including overruled ones.
 
-    Readers of the text need it where rows do not carry their keys. A number of their own making would differ from the index's,
-    and a verdict would be attached to another answer.
+    Needed by code that reads the text of rows without keys: if it numbered rows itself, its keys could differ from the index's,
+    and a verdict could be attached to the wrong answer.
     """
     indexed = IndexedFiles()
     with ExitStack() as held:

@@ -1,7 +1,7 @@
-"""Ordinary rollout and task lines to columns, by the compiled reader (`_rows.c`), where it is installed.
+"""Converts ordinary rollout and task lines to columns with the compiled reader (`_rows.c`), if it is installed.
 
-It leaves every line that is not ordinary to `python_reader.py`, so that one place says what is odd about a line. The compiled code
-parses; hashing and classifying texts happens here, in Python, a block of lines at a time.
+All other lines are left to `python_reader.py`, the only place that describes irregularities. The compiled code parses; hashing
+and classifying texts happens here, in Python, a block of lines at a time.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ KINDS: tuple[Kind, ...] = ("rollouts", "tasks")
 """Kinds of files that the compiled reader reads."""
 
 REMEMBERED = 100_000
-"""Prompts whose hashes are remembered, because rollouts of one task share them."""
+"""Size of the cache of prompt hashes, which rollouts of one task share."""
 
 MAX_LOOKED_AT = 4 * LONG_HEAD
-"""Bytes in which an answer of any length shows what it is."""
+"""Bytes at the start of an answer that suffice to classify it."""
 
 _HAS_RESPONSE, _HAS_REFUSAL, _HAS_TOKEN_IDS = 1, 2, 4
 _NO_PROMPT = -1
 _LOWER = 0x20
-"""The bit that makes an ASCII letter small."""
+"""The bit that turns an ASCII letter into lower case."""
 _STARTS = np.array(
     sorted({int.from_bytes(bytes(byte | _LOWER for byte in start[:3].encode())) for start in LONG_STARTS}),
     dtype=np.int32,
@@ -57,11 +57,11 @@ def _new_rows() -> Rows:
 
 
 class LineLeft(NamedTuple):
-    """A line that is not ordinary."""
+    """A line that the compiled reader leaves to Python."""
 
     number: int
     start: int
-    """Where it begins in the block."""
+    """Offset of the line in the block."""
     end: int
 
 
@@ -71,13 +71,13 @@ class _Prompt(NamedTuple):
 
 
 class PromptHashes:
-    """Hashes of `responses_create_params`, remembered by their bytes."""
+    """Hashes of `responses_create_params`, cached by their bytes."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Prompt] = {}
 
     def get(self, params: bytes) -> _Prompt:
-        """The hash, and notes on what is odd about the parameters."""
+        """The hash, and notes on irregular parameters."""
         key = text_hash(params)
         prompt = self._known.get(key)
         if prompt is None:
@@ -97,14 +97,14 @@ class NativeRows:
         self._rows = _new_rows()
         self._answer_hashes: list[int] = []
         self._kinds: list[tuple[int, bool, bool, bool]] = []
-        """(row, is blank, is a refusal, is an error message) of answers that are not ordinary."""
+        """(row, is blank, is a refusal, is an error message) for each unusual answer."""
         self._prompts: list[_Prompt] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def take(self, block: memoryview, first_line: int, offset: int) -> tuple[int, list[LineLeft]]:
-        """Read the whole lines of a block; how many there are, and those that are not ordinary."""
+        """Read the complete lines of a block; returns how many there are, and those left to Python."""
         lines, left = self._rows.take(block, first_line, offset)
         answers, answer_ends, characters, prompts, prompt_ends = self._rows.drain()
         if self._kind == "rollouts":
@@ -123,7 +123,7 @@ class NativeRows:
                 self._kinds.append((first + position, *kind))
 
     def table(self) -> tuple[pa.Table, NotedLines]:
-        """All rows, and notes on some by (line, offset). The object is empty afterwards."""
+        """A table of all rows, and notes by (line, offset). The object is empty afterwards."""
         finished = self._rows.finish()
         count, numbers, texts, nested, words, raw = finished
         columns = {name: pa.nulls(count, ARROW_TYPES[column]) for name, column in COLUMNS[self._kind].items()}
@@ -193,7 +193,7 @@ def _add_nested(columns: dict[str, Floats], nested: list[tuple[str, bytes]]) -> 
 
 
 def _key_column(key: str, numbers: Floats, raw: dict[str, bytes], notes: NotedLines) -> pa.Array:
-    """An index as whole numbers; missing, with a note, where it is none."""
+    """An index column as integers; missing, with a note, if the value is not an integer."""
     is_fraction, is_large = numbers % 1 > 0, np.abs(numbers) >= 2**53
     for is_wrong, text in ((is_fraction, NOT_WHOLE), (is_large & ~is_fraction, TOO_LARGE)):
         for row in np.flatnonzero(is_wrong).tolist():
@@ -214,7 +214,7 @@ def _pieces(data: bytes, ends: NDArray[np.int64]) -> list[bytes]:
 
 
 def _may_be_errors(text: bytes, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which answers begin with the first three letters of a long error message; many at once, because nearly none does."""
+    """Answers that begin with the first three letters of a long error message; a vectorised test that few answers pass."""
     if not text:
         return np.zeros(len(ends), dtype=np.bool_)
     letters, last = np.frombuffer(text, np.uint8), len(text) - 1

@@ -1,7 +1,7 @@
-"""Which rows and verdicts count where the rows alone do not say: keys, duplicates, whose verdict.
+"""Decides which rows and verdicts count where the rows alone do not determine it: keys, duplicates, choice of verifier.
 
-The decisions are stored as a small table beside the parts (one row per rollout that counts) and joined to them. A run whose rows have
-unique keys and inline verdicts needs none. An overlay is keyed to the builds it was made from.
+The decisions are stored as a small table beside the parts (one row per rollout that counts) and joined to them. A run whose rows
+have unique keys and inline verdicts needs none. An overlay is only valid for the index builds it was made from.
 
 Whose verdict counts: with a named verifier, its newest. Rows that it never judged are unjudged, not zero, and lack every other field
 that verdicts bring, so that no mean mixes two verifiers. Without a name, the inline verdict, and for rows without one the newest later
@@ -40,10 +40,10 @@ from rollforge.registry import did_you_mean
 from rollforge.store import write_atomically
 
 MAX_DUPLICATES = 10_000
-"""Duplicates that are listed; all of them are counted."""
+"""Most duplicates that are listed; all of them are counted."""
 
 KEPT = 8
-"""Overlays kept beside the parts, newest first."""
+"""Number of overlays kept beside the parts; the newest are kept."""
 
 VERSION = 7
 """Raised when the decisions or their table change."""
@@ -64,34 +64,34 @@ class Overlay(msgspec.Struct, kw_only=True):
     """The decisions about a run."""
 
     digest: str
-    """What it was made for: another file of the index under its name is not mistaken for it."""
+    """Digest of its inputs, which identifies the file among other overlays."""
     table: PartFile | None = None
-    """The table of decisions, or None when the rows count as they are."""
+    """The table of decisions; None if all rows count unchanged."""
     verifier: str | None = None
     has_verdicts: bool = False
     numbers: list[str] = []
-    """Numbers that verdicts bring."""
+    """Number fields that come from verdicts."""
     texts: list[str] = []
     duplicates: list[Duplicate] = []
     duplicate_count: int = 0
     renamed: dict[int, dict[int, int]] = {}
-    """Per file: task numbers that mean another task in an earlier file → their number in the whole run."""
+    """Per file: numbers of tasks that conflict with an earlier file → their number in the whole run."""
     joins_tasks: bool = True
-    """Task numbers of rollouts are those of the tasks files."""
+    """Whether task numbers of rollouts match those of the tasks files."""
     shifts: dict[int, int] = {}
-    """Per file: what is added to the numbers of its rollouts."""
+    """Per file: offset added to its rollout numbers."""
 
 
 def overlay_folder(files: IndexedFiles) -> Path:
-    """Where the overlays of a run are."""
+    """Folder of a run's overlays."""
     return files.folders()[0] / "views"
 
 
 def find_overlay(files: IndexedFiles, runs: Sequence[int], verifier: str | None) -> Overlay:
-    """The decisions for these builds and this verifier, stored earlier or made now.
+    """The overlay for these builds and this verifier, loaded or computed.
 
     Args:
-        runs: which run each rollouts file belongs to.
+        runs: run number of each rollouts file.
     """
     if verifier is not None:
         _check_verifier(files, verifier)
@@ -134,7 +134,7 @@ def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: 
 
 
 def _have_own_keys(rollouts: Sequence[IndexedFile]) -> bool:
-    """Whether no two rows of a run have the same key: one file, or the parts of one run whose ranges of keys lie apart."""
+    """Whether all rows of a run have unique keys: a single file, or parts whose key ranges do not overlap."""
     if len({file.file_no for file in rollouts}) != 1 or not all(file.state.has_own_keys for file in rollouts):
         return False
     if len(rollouts) == 1:
@@ -166,7 +166,7 @@ def _check_verifier(files: IndexedFiles, verifier: str) -> None:
 
 
 def _duplicates(files: IndexedFiles, keys: RowKeys) -> list[Duplicate]:
-    """The first rows that are overruled, with their place."""
+    """The first overruled rows, with their location."""
     rollouts = files.by_kind["rollouts"]
     line = ints(read_ints(rollouts, "line").column(0))
     first_rows = [file.first_row for file in rollouts]
@@ -205,7 +205,7 @@ def _write_table(files: IndexedFiles, keys: RowKeys, overlay: Overlay, path: Pat
 
 
 def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
-    """Each row that counts with the later verdict that counts for it, if one does."""
+    """SQL for each row that counts with its later verdict, if any."""
     columns = [stored_name("n", name) for name in overlay.numbers]
     columns += [stored_name("t", name) for name in overlay.texts]
     later = "".join(f", v.{quoted(column)}" for column in columns)

@@ -1,6 +1,6 @@
 """Write and read the Parquet parts of an index.
 
-Columns that need no SQL are read from here: starting a database takes longer than most profiles.
+Columns that need no SQL are read directly, because starting DuckDB takes longer than most profiles.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rollforge.store.atomic import sync_file
 SKIPPED = "verification_skipped"
 MASKED = "mask_sample"
 UNMEASURED = (SKIPPED, MASKED)
-"""Fields by which NeMo Gym says, with a 1, that the reward beside them is no measurement."""
+"""Fields with which NeMo Gym marks (by a 1) that the reward in the row is not a measurement."""
 MARK_VALUES = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}
-"""Such marks where a tool wrote them as texts."""
+"""Text values of such marks, as some tools write them."""
 
 KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
 NOT_WHOLE = "{name}: expected a whole number, got {value:g}"
@@ -41,7 +41,7 @@ NotedLines = dict[tuple[int, int], list[str]]
 """Notes by (line, offset)."""
 
 CODED = pa.dictionary(pa.int32(), pa.string())
-"""The type of a text column that is read dictionary-encoded: most texts of a run are the same few."""
+"""Type of a dictionary-encoded text column: most texts of a run repeat."""
 
 _SQL_TYPES: dict[ColumnType, str] = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
 _NAME = re.compile(r"(\d+)-(\d+)-\w+\.parquet")
@@ -57,14 +57,14 @@ _WRITING: dict[str, object] = {
 
 
 def too_large(number: float) -> bool:
-    """Whether a float is so large that its neighbours are more than 1 apart."""
+    """Whether a float is so large that adjacent floats differ by more than 1."""
     return abs(number) >= 2**53
 
 
 def part_table(
     columns: Mapping[str, pa.Array], numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]
 ) -> pa.Table:
-    """The table of a part: fixed columns, discovered numbers (NaN for missing), discovered texts."""
+    """Table of one part: fixed columns, discovered numbers (NaN for missing), discovered texts."""
     numbers, texts = _marks_as_numbers(numbers, texts)
     named = dict(columns)
     for name, values in numbers.items():
@@ -78,7 +78,7 @@ def part_table(
 def _marks_as_numbers(
     numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]
 ) -> tuple[Mapping[str, Floats], Mapping[str, pa.Array]]:
-    """Marks that some tool wrote as texts ("true") among the numbers, where every reader looks for them."""
+    """Convert marks that a tool wrote as text ("true") to numbers, since readers look for them there."""
     written = [name for name in UNMEASURED if name in texts]
     if not written:
         return numbers, texts
@@ -90,7 +90,7 @@ def _marks_as_numbers(
 
 
 def _measured(reward: Floats, numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]) -> Floats:
-    """The rewards that are measurements; NaN where the row itself says that its reward is none."""
+    """Rewards that are measurements; NaN if the row marks its reward as none."""
     for name in UNMEASURED:
         if name in numbers:
             reward = np.where(numbers[name] == 1, np.nan, reward)
@@ -101,7 +101,7 @@ def _measured(reward: Floats, numbers: Mapping[str, Floats], texts: Mapping[str,
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of tables that different readers made, in the order of the file."""
+    """Rows from tables of different readers, merged in file order."""
     if len(tables) == 1:
         return tables[0]
     plain = [_without_dictionaries(table) for table in tables]
@@ -116,7 +116,7 @@ def _without_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that others cannot write; raise when the name is taken by a link or a file."""
+    """Make a folder that others cannot write; raise if a link or a file has the name."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o775)
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise DataError(f"{folder}: not a folder", hint="remove it; the index is made there")
@@ -139,7 +139,7 @@ def write_part(table: pa.Table, path: Path) -> PartFile:
 
 
 def is_intact(folder: Path, part: PartFile) -> bool:
-    """Whether a part exists with the bytes that were written."""
+    """Whether a part exists and its bytes are unchanged."""
     try:
         handle = os.open(folder / part.name, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(handle, "rb") as file:
@@ -151,12 +151,12 @@ def is_intact(folder: Path, part: PartFile) -> bool:
 
 
 def part_name(row: int, line: int, build: str) -> str:
-    """The name of a part: which row of the file is its first, and how many lines precede those it counts."""
+    """Name of a part: the number of its first row in the file, and how many lines precede its own."""
     return f"{row}-{line}-{build}.parquet"
 
 
 def part_start(name: str) -> tuple[int, int]:
-    """The first row of a part and the lines before it."""
+    """The first row of a part and the number of lines before it, from its name."""
     match = _NAME.fullmatch(name)
     assert match is not None, name
     return int(match[1]), int(match[2])
@@ -167,11 +167,11 @@ def part_start(name: str) -> tuple[int, int]:
 SPAN = ("offset", "length")
 
 StoredColumns = Mapping[str, tuple[str, pa.DataType]]
-"""Columns asked for, each with its name and type in the parts."""
+"""Requested columns, each with its name and type in the parts."""
 
 
 def stored_columns(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
-    """Every column of rollouts that can be read without SQL: name → name and type in the parts."""
+    """All rollout columns that can be read without SQL → name and type in the parts."""
     fixed = {"row": "int", **LINE_COLUMNS, **COLUMNS["rollouts"]}
     column_by_name = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
     for name, column in fields.items():
@@ -183,7 +183,7 @@ def stored_columns(fields: Mapping[str, str], numbers: Container[str]) -> dict[s
 
 
 def read_columns(files: Sequence[IndexedFile], columns: StoredColumns) -> pa.Table:
-    """Columns of all rows, in the order of the files; null where a part does not have them."""
+    """Columns of all rows, in file order; null if a part lacks them."""
     tables = []
     for part in _parts(files):
         table = part.read(columns)
@@ -195,12 +195,12 @@ def read_columns(files: Sequence[IndexedFile], columns: StoredColumns) -> pa.Tab
 
 
 def read_ints(files: Sequence[IndexedFile], *names: str) -> pa.Table:
-    """Fixed columns of whole numbers."""
+    """Fixed integer columns."""
     return read_columns(files, {name: (name, pa.int64()) for name in names})
 
 
 def spans_of(files: Sequence[IndexedFile], rows: Ints) -> tuple[Ints, Ints]:
-    """Where a few rows begin in their files and how long they are; reads the parts that hold them, and no others."""
+    """Offsets and lengths of a few rows in their files; only the parts that contain them are read."""
     parts = list(_parts(files))
     starts = np.array([part.file.first_row + part_start(part.name)[0] for part in parts], dtype=np.int64)
     owner = np.searchsorted(starts, rows, side="right") - 1
@@ -225,7 +225,7 @@ def read_floats(files: Sequence[IndexedFile], columns: StoredColumns) -> dict[st
 
 
 class _FloatColumn:
-    """A column that comes in pieces; as long as it has one value only, it takes no memory."""
+    """A column built from pieces; while all its values are equal, it takes no memory."""
 
     def __init__(self, count: int) -> None:
         self._values = np.empty(count)  # the system provides memory where it is written
@@ -233,7 +233,7 @@ class _FloatColumn:
         self._only: np.float64 | None = None
 
     def add(self, piece: Floats) -> None:
-        """The next values."""
+        """Append values."""
         first, self._done = self._done, self._done + len(piece)
         if not len(piece):
             return
@@ -247,7 +247,7 @@ class _FloatColumn:
         self._values[first : self._done] = piece
 
     def finish(self) -> Floats:
-        """All values."""
+        """The complete column."""
         return self._values if self._only is None else np.broadcast_to(self._only, len(self._values))
 
 
@@ -260,7 +260,7 @@ class _Part(NamedTuple):
     name: str
 
     def read(self, columns: StoredColumns) -> pa.Table:
-        """Those of the columns that the part has."""
+        """Read those of the columns that the part contains."""
         coded = [name for name, kind in columns.values() if kind == CODED]
         footer = self.file.footers.get(self.name)
         with (
@@ -274,7 +274,7 @@ class _Part(NamedTuple):
             return file.read(columns=stored, use_threads=False)
 
     def column(self, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """One column; rows and lines are stored relative to what the part's name says."""
+        """One column; row and line numbers are stored relative to the numbers in the part's name."""
         if name not in ("row", "line"):
             is_there = table.schema.get_field_index(name) >= 0
             return table.column(name) if is_there else pa.chunked_array([pa.nulls(table.num_rows, kind)])
@@ -288,7 +288,7 @@ class _Part(NamedTuple):
 
 @contextmanager
 def damage_reported(folder: Path) -> Iterator[None]:
-    """Parts are checked when an index is opened; what goes wrong later happened meanwhile."""
+    """Report damage that occurs after opening; parts are checked when an index is opened."""
     try:
         yield
     except FileNotFoundError as error:
@@ -302,15 +302,15 @@ def damage_reported(folder: Path) -> Iterator[None]:
 
 
 class TaskLocations(NamedTuple):
-    """The tasks of a tasks file, ascending, and where each is."""
+    """Task numbers of a tasks file, ascending, and the location of each."""
 
     tasks: NDArray[np.int64]
     first_row: NDArray[np.int64]
     named: NDArray[np.int64]
-    """How many rows name the task: NeMo Gym's inputs do so once per rollout. 0 for a row without a number."""
+    """How many rows have this task number: in NeMo Gym's inputs, one per rollout. 0 for a row without a number."""
 
     def rows(self, tasks: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Those of these tasks that the file has, and the row of each, in the order of the file."""
+        """Those of these tasks that the file contains, with their rows, in file order."""
         wanted = distinct(np.asarray(tasks, dtype=np.int64))
         position = np.searchsorted(self.tasks, wanted)
         is_there = position < len(self.tasks)
@@ -321,7 +321,7 @@ class TaskLocations(NamedTuple):
 
 
 def task_locations(files: Sequence[IndexedFile], renamed: Mapping[int, Mapping[int, int]]) -> TaskLocations:
-    """Where each task is; in a run of several files some tasks are renumbered."""
+    """Location of each task; in a run of several files some tasks are renumbered."""
     keys = task_keys(files)
     values = ints(keys.column("task"))
     numbers = ints(keys.column("file_no"))
@@ -334,7 +334,7 @@ def task_locations(files: Sequence[IndexedFile], renamed: Mapping[int, Mapping[i
 
 
 def task_keys(files: Sequence[IndexedFile]) -> pa.Table:
-    """How the rows of tasks files are identified: file_no, task (the row's position where it has no number), prompt_hash."""
+    """Identifying columns of tasks rows: file_no, task (the row's position if it has no number), prompt_hash."""
     stored = read_ints(files, "task", "prompt_hash")
     sizes = [file.state.count("rows") for file in files]
     positions = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(size) for size in sizes)])
@@ -346,7 +346,7 @@ def task_keys(files: Sequence[IndexedFile]) -> pa.Table:
 
 
 def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:
-    """How rollouts are identified: row, file_no, task, rollout, prompt_hash."""
+    """Identifying columns of rollouts: row, file_no, task, rollout, prompt_hash."""
     keys = read_ints(files, "task", "rollout", "prompt_hash")
     numbers = [np.full(file.state.count("rows"), file.file_no, dtype=np.int64) for file in files]
     keys = keys.append_column("row", arrow_array(np.arange(keys.num_rows, dtype=np.int64)))
@@ -357,7 +357,7 @@ def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:
 
 
 def base_sql(files: IndexedFiles, kind: Kind) -> str:
-    """SQL for all rows of a kind as the parts have them."""
+    """SQL for all rows of a kind, as stored in the parts."""
     selects = [_select(file) for file in files.by_kind[kind] if file.state.count("rows")]
     if selects:
         return " UNION ALL BY NAME ".join(selects)
@@ -369,7 +369,7 @@ def base_sql(files: IndexedFiles, kind: Kind) -> str:
 
 
 def _select(file: IndexedFile) -> str:
-    """The rows of one file; the name of each part says at which row and line it starts."""
+    """SQL for the rows of one file; each part's name contains its first row and line."""
     paths = ", ".join(literal(str((file.folder / part.name).resolve())) for part in file.state.parts())
     start = "CAST(regexp_extract(filename, '(\\d+)-(\\d+)-[^/]+$', {}) AS BIGINT)"
     # Not hive_partitioning: a folder `task=math` further up would become a column.

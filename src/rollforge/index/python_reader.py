@@ -1,6 +1,6 @@
-"""Lines to columns, one line at a time: the specification that the compiled reader is tested against.
+"""Converts lines to columns, one line at a time: the specification for tests of the compiled reader.
 
-It reads every kind of line. The compiled reader (`native_reader.py`) takes over ordinary rollouts and tasks, where it is installed.
+It reads every kind of line. If installed, the compiled reader (`native_reader.py`) handles ordinary rollouts and tasks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rollforge.records import FAILURE_KEY, OWN_KEY, PARAMS_KEY, TERMINAL_KEY
 from rollforge.store import UNREADABLE
 
 MAX_MESSAGE = 1000
-"""Characters of a failure's message that the index keeps."""
+"""Most characters of a failure message in the index."""
 
 _Scalar = int | float | bool | str | list[Raw] | dict[str, Raw] | None
 _decode_scalar = msgspec.json.Decoder(_Scalar).decode
@@ -55,23 +55,23 @@ class ReadRow(Struct):
     """One line as values for columns."""
 
     fixed: dict[str, Any]
-    """Values of the kind's own columns; a column that is not here is null."""
+    """Values of the kind's fixed columns; a missing column is null."""
     numbers: dict[str, float]
     texts: dict[str, str]
     notes: list[str]
-    """What is odd about the row but does not cost it."""
+    """Irregularities that do not invalidate the row."""
 
     def take_number(self, name: str) -> float | None:
-        """A discovered number that becomes a fixed column."""
+        """Take a discovered number for use as a fixed column."""
         return self.numbers.pop(name, None)
 
     def take_text(self, name: str) -> str | None:
-        """A discovered text that becomes a fixed column."""
+        """Take a discovered text for use as a fixed column."""
         return self.texts.pop(name, None)
 
 
 def read_rollout(line: bytes) -> ReadRow:
-    """A line of a rollouts file. Raises `UnreadableLine` when it is not a row."""
+    """Read a line of a rollouts file. Raises `UnreadableLine` if it is not a row."""
     values, notes = split_line(line)
     note = notes.append
     _unwrap_rollout(values)
@@ -97,7 +97,7 @@ def read_rollout(line: bytes) -> ReadRow:
 
 
 def _unwrap_rollout(values: dict[str, Raw]) -> None:
-    """Give a typed rollout, whose trajectory is in `invocations`, the shape of a classic one."""
+    """Convert a typed rollout, whose trajectory is in `invocations`, to the classic format."""
     if INVOCATIONS_KEY in values and bytes(values.get("response", b"null")) == b"null":
         unwrapped = from_invocations(_decoded_any(values[INVOCATIONS_KEY]))
         if unwrapped is not None:
@@ -107,7 +107,7 @@ def _unwrap_rollout(values: dict[str, Raw]) -> None:
 
 
 def _unwrap_task(values: dict[str, Raw]) -> None:
-    """Give a typed task, whose fields are in `resolved_row` or `task_input`, the shape of a classic one."""
+    """Convert a typed task, whose fields are in `resolved_row` or `task_input`, to the classic format."""
     for key in TASK_WRAPPERS:
         inner = _decoded(values[key]) if key in values else None
         if isinstance(inner, dict):
@@ -119,7 +119,7 @@ def _unwrap_task(values: dict[str, Raw]) -> None:
 
 
 def _decoded_any(raw: Raw) -> Any:
-    """A value as plain Python; None when it cannot be decoded."""
+    """Decode a value to plain Python; None if it cannot be decoded."""
     try:
         return msgspec.json.decode(raw)
     except UNREADABLE:
@@ -127,7 +127,7 @@ def _decoded_any(raw: Raw) -> Any:
 
 
 def _read_chat(chat: dict[str, Raw], note: Note) -> tuple[int | None, Any] | None:
-    """The prompt hash and the answer of a row in chat form; None, and a note, when it is malformed."""
+    """Prompt hash and answer of a chat row; None, and a note, if it is malformed."""
     try:
         if "messages" in chat:
             prompt_messages, answer_messages = split_messages(msgspec.json.decode(chat["messages"]))
@@ -141,7 +141,7 @@ def _read_chat(chat: dict[str, Raw], note: Note) -> tuple[int | None, Any] | Non
 
 
 def _as_messages(raw: Raw | None, role: str) -> list[Any]:
-    """`prompt` or `completion` of a chat row, which is a text or a list of messages, as messages."""
+    """`prompt` or `completion` of a chat row (a text or a list of messages) as messages."""
     value = None if raw is None else msgspec.json.decode(raw)
     if value is None:
         return []
@@ -149,7 +149,7 @@ def _as_messages(raw: Raw | None, role: str) -> list[Any]:
 
 
 def read_task(line: bytes) -> ReadRow:
-    """A line of a tasks file."""
+    """Read a line of a tasks file."""
     values, notes = split_line(line)
     _unwrap_task(values)
     params, agent = values.pop(PARAMS_KEY, None), values.pop("agent_ref", None)
@@ -161,7 +161,7 @@ def read_task(line: bytes) -> ReadRow:
 
 
 def read_failure(line: bytes) -> ReadRow:
-    """A line of a failures file."""
+    """Read a line of a failures file."""
     values, notes = split_line(line)
     agent, message = values.pop("agent_ref", None), values.pop("message", None)
     for key in ("response", PARAMS_KEY):
@@ -187,7 +187,7 @@ def _message(raw: Raw | None) -> str | None:
 
 
 def read_verdict(line: bytes) -> ReadRow:
-    """A line of a verdicts file."""
+    """Read a line of a verdicts file."""
     values, notes = split_line(line)
     for key in ("agent_ref", "response", PARAMS_KEY, "shared"):
         values.pop(key, None)
@@ -206,7 +206,7 @@ READERS: dict[Kind, Callable[[bytes], ReadRow]] = {
 
 
 class _Unreadable:
-    """A value that cannot be decoded: a number that no float holds, half a surrogate pair."""
+    """Placeholder for a value that cannot be decoded: a number beyond float range, half a surrogate pair."""
 
 
 _UNREADABLE = _Unreadable()
@@ -226,7 +226,7 @@ def _decoded(raw: Raw) -> object:
 
 
 def _scalars(values: dict[str, Raw], notes: list[str]) -> ReadRow:
-    """The top-level numbers and short texts of a row; its indices become fixed columns."""
+    """Top-level numbers and short texts of a row; its indices become fixed columns."""
     row = ReadRow({}, {}, {}, notes)
     for key, raw in values.items():
         value = _decoded(raw)
@@ -244,7 +244,7 @@ def _scalars(values: dict[str, Raw], notes: list[str]) -> ReadRow:
 
 
 def _number(value: float) -> float | None:
-    """A number as a float; None when no float holds it."""
+    """A number as a float; None if it is beyond float range."""
     try:
         number = float(value)
     except OverflowError:
@@ -262,7 +262,7 @@ def _take_key(row: ReadRow, key: str, number: float) -> None:
 
 
 class PythonRows:
-    """The rows of one chunk, read by Python."""
+    """Collects the rows of one chunk that Python reads."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind: Kind = kind
@@ -274,12 +274,12 @@ class PythonRows:
         return len(self._rows)
 
     def take(self, line: bytes, number: int, offset: int) -> None:
-        """Read one more line. Raises `UnreadableLine` when it is not a row."""
+        """Read one more line. Raises `UnreadableLine` if it is not a row."""
         self._rows.append(self._read(line))
         self._spans.append((number, offset, len(line)))
 
     def table(self) -> tuple[pa.Table, NotedLines]:
-        """All rows, and notes on some by (line, offset)."""
+        """A table of all rows, and notes by (line, offset)."""
         columns: dict[str, pa.Array] = {}
         for name, values in zip(LINE_COLUMNS, zip(*self._spans, strict=True), strict=True):
             columns[name] = arrow_array(np.array(values, dtype=np.int64))
@@ -299,7 +299,7 @@ class PythonRows:
 
 
 def _names(rows: list[dict[str, Any]]) -> list[str]:
-    """The keys of all rows, in order of appearance."""
+    """Keys of all rows, in order of appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 

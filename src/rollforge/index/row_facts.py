@@ -1,6 +1,6 @@
-"""What one row says: its parts decoded into facts, never the text itself.
+"""Facts from one row, such as keys, numbers and kinds of answers, without its text.
 
-A line is split into its top-level values first; only the few values that facts come from are decoded further. A value of an
+A line is first split into its top-level values; only the few values that contain facts are decoded further. A value of an
 unexpected type makes that one fact missing and adds a note. It never costs the row.
 """
 
@@ -20,12 +20,12 @@ from rollforge.json_shapes import ChatMessageJson
 from rollforge.records import OWN_KEY, PARAMS_KEY, UNANSWERED, content_text
 
 Note = Callable[[str], None]
-"""Takes one sentence about what is odd in a row."""
+"""Callback for a note: one sentence about an irregularity of the row."""
 
 Decoded = TypeVar("Decoded")
 
 LONGEST_WHOLE = 400
-"""Digits of a whole number that is read. From 310 on no float holds it; from 4,300 on Python refuses."""
+"""Most digits of an integer that is parsed. From 310 digits on no float can represent it; from 4,300 on Python refuses it."""
 
 
 class UnreadableLine(Exception):
@@ -38,7 +38,7 @@ _split = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def split_line(line: bytes) -> tuple[dict[str, Raw], list[str]]:
-    """The top-level values of a line, not decoded, and notes on what is odd about it.
+    """The top-level values of a line, not decoded, and notes on irregularities.
 
     Raises:
         UnreadableLine: the line is not a JSON object in UTF-8.
@@ -58,7 +58,7 @@ def split_line(line: bytes) -> tuple[dict[str, Raw], list[str]]:
 
 
 def _split_loosely(line: bytes, reason: str) -> tuple[dict[str, Raw], list[str]]:
-    """Decode a line with NaN, Infinity or half a surrogate pair by Python's own JSON reader, which accepts them."""
+    """Decode a line that contains NaN, Infinity or half a surrogate pair with Python's json, which accepts them."""
     missing: list[str] = []
     try:
         value = _load(line, missing.append)
@@ -79,7 +79,7 @@ def _split_loosely(line: bytes, reason: str) -> tuple[dict[str, Raw], list[str]]
 def _notes_on_repeated_keys(line: bytes, values: dict[str, Raw]) -> list[str]:
     """A note for every key that appears twice in one object.
 
-    Comparing sizes spares most lines the second parse: compact JSON of these values has one of two known lengths.
+    Most lines need no second parse, because compact JSON without duplicates has one of two known lengths.
     """
     compact = 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in values.items())
     if len(line) in (compact, compact + 2 * len(values) - 1):
@@ -96,7 +96,7 @@ def _notes_on_repeated_keys(line: bytes, values: dict[str, Raw]) -> list[str]:
 
 
 def _load(data: bytes, missing: Callable[[str], None]) -> Any:
-    """JSON as Python reads it; calls `missing` for NaN, Infinity and numbers that no float holds, which become None."""
+    """Parse JSON with Python; calls `missing` for NaN, Infinity and numbers beyond float range, which become None."""
 
     def fraction(text: str) -> float | None:
         number = float(text)
@@ -115,7 +115,7 @@ def _load(data: bytes, missing: Callable[[str], None]) -> Any:
 
 
 def _encode(value: Any) -> bytes:
-    """A value as JSON that every reader accepts: half a surrogate pair becomes a question mark."""
+    """A value as strict JSON; half a surrogate pair becomes a question mark."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -123,7 +123,7 @@ def decode_leniently(decode: Callable[[bytes | Raw], Decoded], raw: Raw) -> Deco
     """Decode a value; a value with half a surrogate pair is cleaned first.
 
     Raises:
-        msgspec.ValidationError: it has another type than expected.
+        msgspec.ValidationError: its type is not the expected one.
     """
     try:
         return decode(raw)
@@ -147,7 +147,7 @@ class _Params(Struct):
 
 
 class OwnFacts(Struct):
-    """What rollforge wrote about how the row was made (`_rf`)."""
+    """rollforge's own fields of a row (`_rf`): how the row was made."""
 
     verifier: str | None = None
     fingerprint: str | None = None
@@ -185,7 +185,7 @@ def params_hash(raw: Raw, note: Note) -> int | None:
 
 
 def own_facts(raw: Raw, note: Note) -> OwnFacts:
-    """What rollforge wrote into the row."""
+    """Read rollforge's own fields of the row."""
     try:
         return _decode_own(raw)
     except msgspec.DecodeError as error:
@@ -205,7 +205,7 @@ def component_numbers(raw: Raw, note: Note) -> list[tuple[str, float]]:
 
 
 def _finite(value: object) -> float | None:
-    """A number or bool as a float; None for anything else and for a number that no float holds."""
+    """A number or bool as a float; None for other values and beyond float range."""
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(float(value)) else None
     except OverflowError:
@@ -241,7 +241,7 @@ class PartialResponse(Struct):
     model: str | None = None
 
     def items(self) -> Iterator[_OutputItem]:
-        """The items of the output; some agents write one list of items per step."""
+        """Items of the output, flattened if an agent wrote one list per step."""
         for item in self.output or ():
             if isinstance(item, list):
                 yield from item
@@ -250,7 +250,7 @@ class PartialResponse(Struct):
 
 
 class AnswerFacts(NamedTuple):
-    """What an answer looks like."""
+    """Facts about an answer."""
 
     answer_hash: int | None = None
     answer_chars: int | None = None
@@ -275,11 +275,11 @@ _decode_item: Callable[[bytes], _OutputItem | list[_OutputItem]] = msgspec.json.
 ).decode
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
 _MANY_IDS = 2
-"""Bytes of an empty list: longer `generation_token_ids` hold some."""
+"""Encoded size from which a `generation_token_ids` list cannot be empty."""
 
 
 def read_response(raw: Raw, note: Note) -> PartialResponse | None:
-    """The response; what has an unexpected type in it is missing and noted. None for null."""
+    """Decode the response; fields of an unexpected type become missing, with a note. None for null."""
     try:
         return decode_leniently(_decode_response, raw)
     except msgspec.DecodeError as error:
@@ -315,7 +315,7 @@ def _text(value: object) -> str | None:
 
 
 def describe_answer(response: PartialResponse) -> AnswerFacts:
-    """The facts of a response; their meaning is that of `records.Response`."""
+    """Facts of a response, as defined by `records.Response`."""
     answer: list[str] = []
     turns = calls = 0
     has_refusal = has_token_ids = in_turn = False
@@ -352,13 +352,13 @@ def describe_answer(response: PartialResponse) -> AnswerFacts:
 
 
 def response_facts(response: Raw) -> AnswerFacts:
-    """The facts of an encoded response, as the index of its run will hold them."""
+    """Facts of an encoded response, equal to those that its run's index will contain."""
     facts = read_response(response, lambda _: None)
     return NO_ANSWER if facts is None else describe_answer(facts)
 
 
 def describe_chat_answer(messages: list[ChatMessageJson]) -> AnswerFacts:
-    """The facts of the assistant's messages in chat form, which do not say how the answer ended."""
+    """Facts of the assistant's chat messages, which do not record how the answer ended."""
     assistant_messages = [
         message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"
     ]
@@ -413,7 +413,7 @@ _decode_number = msgspec.json.Decoder(int | float | bool).decode
 
 
 def usage_numbers(usage: Raw) -> list[tuple[str, float]]:
-    """Every number of a usage object, nested ones under dotted names. What is odd about one costs no other."""
+    """All numbers of a usage object, nested ones under dotted names. An invalid number does not affect the others."""
     numbers: list[tuple[str, float]] = []
     pending = [("", usage)]
     while pending:  # no recursion: a line may nest as deep as Python allows

@@ -1,4 +1,4 @@
-"""The text of rows: lines read by row number from the run's files, through the offsets that the index stores."""
+"""Reads the text of rows by row number, through the offsets in the index."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rollforge.index.state import IndexedFiles
 from rollforge.statistics.stats import Ints
 
 FEW_ROWS = 4
-"""Rows whose offsets are looked up alone; the offsets of a million rows take 16 MB."""
+"""Number of rows up to which offsets are looked up individually; the offsets of a million rows take 16 MB."""
 
 AT_ONCE = 65_536
-"""Rows whose offsets are converted to Python numbers together."""
+"""Number of rows whose offsets are converted to Python integers together."""
 
 
 class RowText:
@@ -29,7 +29,7 @@ class RowText:
         self._spans_by_kind: dict[Kind, tuple[Ints, Ints]] = {}
 
     def lines(self, kind: Kind, rows: Ints) -> Iterator[bytes]:
-        """The lines of these rows, in the order asked."""
+        """The lines of these rows, in the given order."""
         files = self._files.by_kind[kind]
         missing = int(((rows < 0) | (rows >= sum(file.state.count("rows") for file in files))).sum())
         if missing:
@@ -46,7 +46,7 @@ class RowText:
                 yield from read_spans(files[int(owner[piece[0]])].path, spans)
 
     def piece(self, row: int, start: int, size: int) -> bytes | None:
-        """Part of the line of a rollout, read alone; None where only the whole line can be read or there is no such row."""
+        """Part of a rollout's line; None if only the whole line can be read, or there is no such row."""
         if not 0 <= row < self._files.count("rollouts"):
             return None
         file = self._files.by_kind["rollouts"][int(self.file_numbers("rollouts", np.array([row]))[0])]
@@ -57,12 +57,12 @@ class RowText:
         return next(iter(read_spans(file.path, [(offset + start, wanted)]))) if wanted else b""
 
     def file_numbers(self, kind: Kind, rows: Ints) -> Ints:
-        """Which file of this kind holds each of these rows."""
+        """Number of the file of this kind that contains each row."""
         first_rows = [file.first_row for file in self._files.by_kind[kind]]
         return np.searchsorted(first_rows, rows, side="right") - 1
 
     def _spans(self, kind: Kind, rows: Ints, row_count: int) -> tuple[Ints, Ints]:
-        """Offset and length of each row in its file; when many are asked for, those of all rows are kept in memory."""
+        """Offset and length of each row in its file; for many rows, the offsets of all rows are cached."""
         if row_count <= FEW_ROWS and kind not in self._spans_by_kind:
             return parts.spans_of(self._files.by_kind[kind], rows)
         if kind not in self._spans_by_kind:

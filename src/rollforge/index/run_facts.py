@@ -1,4 +1,4 @@
-"""What reading a run needs of its manifest."""
+"""The part of a run's manifest that is needed for reading it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollforge.store import RunFiles, read_json
 
 
 class RunFacts(NamedTuple):
-    """What reading needs of a run's manifest; None for a run that rollforge did not collect."""
+    """Facts from a run's manifest; None if rollforge did not collect the run."""
 
     created: float | None = None
     expected: int | None = None
@@ -21,11 +21,11 @@ class RunFacts(NamedTuple):
     """The verdict of record."""
     input_digest: str | None = None
     design: SamplingDesign | None = None
-    """How the tasks were sampled where that is not uniform."""
+    """The sampling design, if it is not uniform."""
 
 
 def run_facts(files: RunFiles) -> RunFacts:
-    """Values of an unexpected type count as missing: the manifest may be another tool's."""
+    """Facts from the manifest; values of an unexpected type count as missing, since another tool may have written it."""
     try:
         manifest = read_json(files.manifest, hint="delete it to read the rollouts alone")
     except FileNotFoundError:
@@ -52,13 +52,13 @@ def _whole(value: object) -> int | None:
 
 
 def run_numbers(facts: Sequence[RunFacts]) -> list[int]:
-    """Which run each file belongs to: files of one collection share a run, and so do files without a manifest."""
+    """Run number of each file: files of one collection share a run, and so do all files without a manifest."""
     created = [one.created for one in facts]
     return [created.index(one) if one else 0 for one in created]
 
 
 def per_run(facts: Sequence[RunFacts], name: Literal["expected", "samples"]) -> list[int]:
-    """A number of each run's manifest, counted once per run; empty when a file has no such number."""
+    """A number from each run's manifest, counted once per run; empty if a file has no such number."""
     by_run: dict[int, int] = {}
     for run, one in zip(run_numbers(facts), facts, strict=True):
         number = one.expected if name == "expected" else one.samples
@@ -69,7 +69,7 @@ def per_run(facts: Sequence[RunFacts], name: Literal["expected", "samples"]) -> 
 
 
 def samples_per_task(facts: Sequence[RunFacts], *, has_shifts: bool) -> int | None:
-    """Rollouts asked for per task; with shifts, runs of the same tasks are read as one and their samples add up."""
+    """Rollouts requested per task; with shifts, runs of the same tasks are combined and their samples add up."""
     samples = per_run(facts, "samples")
     if not has_shifts:
         return samples[0] if len(set(samples)) == 1 else None
@@ -78,7 +78,7 @@ def samples_per_task(facts: Sequence[RunFacts], *, has_shifts: bool) -> int | No
 
 
 def first_stages(facts: Sequence[RunFacts], files: Sequence[Path], shifts: Mapping[int, int]) -> str | None:
-    """The SQL condition for rollouts of each run's first stage; None without an adaptive run, or where a run has several files."""
+    """SQL condition for each run's first-stage rollouts; None without an adaptive run, or if a run has several files."""
     if not any(one.design for one in facts) or len(files) != len(facts):
         return None
     return " and ".join(

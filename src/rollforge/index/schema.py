@@ -1,6 +1,6 @@
 """The columns of each kind of file in a run, and how they are named in the parts and in SQL.
 
-Numbers and short texts beside the fixed columns are discovered row by row.
+Additional numbers and short texts are discovered row by row.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
 ColumnType = Literal["int", "float", "bool", "text"]
 
 MAX_TEXT = 256
-"""Longer top-level texts stay in the file; shorter ones (an extracted answer, a difficulty) become columns."""
+"""Top-level texts longer than this are not indexed; shorter ones (an extracted answer, a difficulty) become columns."""
 
 LINE_COLUMNS: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
-"""Columns of every kind: where the line is."""
+"""Columns of every kind that locate the line."""
 
 _ROLLOUTS: dict[str, ColumnType] = {
     "task": "int", "rollout": "int", "attempt": "int", "agent": "text", "prompt_hash": "int",
@@ -42,23 +42,25 @@ COLUMNS: dict[Kind, dict[str, ColumnType]] = {
 
 
 def stored_name(prefix: str, name: str) -> str:
-    """The name of a discovered number (`n`) or text (`t`) in the parts. SQL does not tell `Accuracy` from `accuracy`; this does."""
+    """Column name in the parts of a discovered number (prefix `n`) or text (`t`). It keeps `Accuracy` and `accuracy` apart, which
+    SQL does not.
+    """
     name = name.replace("\0", "\N{SYMBOL FOR NULL}")  # a NUL ends a name elsewhere
     capitals = ",".join(str(position) for position, letter in enumerate(name) if "A" <= letter <= "Z")
     return f"{prefix}^{capitals}:{name}" if capitals else f"{prefix}:{name}"
 
 
 def discovered_name(column: str) -> tuple[str, str] | None:
-    """The prefix and the field behind a column of the parts; None for a fixed column."""
+    """Prefix and field of a column in the parts; None for a fixed column."""
     prefix, colon, name = column.partition(":")
     return (prefix[0], name) if colon else None
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it."""
+    """A name, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as SQL writes it."""
+    """A text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"

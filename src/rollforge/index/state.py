@@ -1,6 +1,6 @@
-"""What a build recorded about a file: which parts count, what they hold, and what the file was.
+"""Record of an index build: its valid parts, their contents, and the identity of the file.
 
-Everything here is stored as JSON beside the parts, under a checksum.
+It is stored as JSON beside the parts, with a checksum.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:  # the state is read without Arrow
     import pyarrow.parquet as pq
 
 VERSION = 11
-"""Raised when columns, hashes or files change: an index of another version is rebuilt."""
+"""Increased when columns, hashes or files change: an index of another version is rebuilt."""
 
 MAX_LISTED = 10_000
-"""Bad lines of a file that are listed with their place; all of them are counted."""
+"""Most bad lines of a file that are listed; all of them are counted."""
 
 
 class KeySpan(msgspec.Struct, frozen=True):
-    """The range of keys in some rows that all have a key, no two the same."""
+    """Range of keys in a set of rows that all have unique keys."""
 
     first: tuple[int, int]
     """(task, rollout)"""
@@ -38,7 +38,7 @@ class KeySpan(msgspec.Struct, frozen=True):
     largest_rollout: int
 
     def overlaps(self, other: KeySpan) -> bool:
-        """Whether both may hold the same key."""
+        """Whether both ranges may contain a common key."""
         return (
             self.first <= other.last
             and other.first <= self.last
@@ -48,7 +48,7 @@ class KeySpan(msgspec.Struct, frozen=True):
 
 
 def overlapping(spans: Sequence[KeySpan], disjoint_count: int) -> list[int]:
-    """The positions of spans that overlap another one. The first `disjoint_count` do not overlap each other."""
+    """Positions of spans that overlap another one. The first `disjoint_count` spans are known not to overlap each other."""
     overlaps: set[int] = set()
     for position in range(disjoint_count, len(spans)):
         others = [other for other in range(position) if spans[other].overlaps(spans[position])]
@@ -58,31 +58,31 @@ def overlapping(spans: Sequence[KeySpan], disjoint_count: int) -> list[int]:
 
 
 class BadLineAt(msgspec.Struct, kw_only=True):
-    """A line that is not a row, or (when `is_kept`) a row with something odd about it, and where it is."""
+    """Location of a line that is not a row, or (with `is_kept`) of an irregular row."""
 
     file: str
     line: int
     offset: int
     reason: str
     is_kept: bool = False
-    """The row counts; only what the reason names is missing."""
+    """Whether the row counts; then only the data named in the reason is missing."""
 
 
 class PartFile(msgspec.Struct):
     """One Parquet file of an index."""
 
     name: str
-    """Its name in the folder: `ROW-LINE-BUILD.parquet`, with the first row and the line before the first."""
+    """File name in the folder, `ROW-LINE-BUILD.parquet`: the first row and the number of preceding lines."""
     rows: int
     size: int
     checksum: str
     """xxh3 of its bytes."""
     keys: KeySpan | None = None
-    """Of rollouts, when each row has a key of its own."""
+    """Key range of rollouts, if all rows have unique keys."""
 
 
 class Scanned(msgspec.Struct, kw_only=True):
-    """What a range of a file holds."""
+    """Contents of a range of a file."""
 
     parts: list[PartFile] = []
     rows: int = 0
@@ -93,13 +93,13 @@ class Scanned(msgspec.Struct, kw_only=True):
     noted: int = 0
     listed: list[BadLineAt] = []
     numbers: dict[str, int] = {}
-    """Discovered number columns, each with how many rows have it, in order of appearance."""
+    """Discovered number columns in order of appearance → number of rows that have them."""
     texts: dict[str, int] = {}
     typed: int | None = None
-    """Typed rollouts (`conversations/typed_rows.py`); None where an earlier build did not count them."""
+    """Number of typed rollouts (`conversations/typed_rows.py`); None if an earlier version did not count them."""
 
     def add(self, other: Scanned) -> None:
-        """Append the range that follows; its lines are numbered from its own start."""
+        """Append the following range, whose lines are numbered from its own start."""
         self.parts += other.parts
         self.listed += [msgspec.structs.replace(bad, line=bad.line + self.lines) for bad in other.listed]
         del self.listed[MAX_LISTED:]
@@ -115,7 +115,7 @@ class Scanned(msgspec.Struct, kw_only=True):
 
 
 class FileId(msgspec.Struct, frozen=True):
-    """Differs after any change of a file: writing moves `changed_ns` even where the other times are set back."""
+    """Identity that differs after any change of a file: writing moves `changed_ns` even if other times are reset."""
 
     size: int
     inode: int
@@ -124,7 +124,7 @@ class FileId(msgspec.Struct, frozen=True):
 
 
 def file_id(path: Path, length: int | None = None) -> FileId:
-    """The identity of the file as it is now; its first `length` bytes do not change, whatever a lost process appends."""
+    """Identity of the current file. Its first `length` bytes do not change, even if another process appends."""
     stat = path.stat()
     if length is not None:
         return FileId(length, stat.st_ino, 0, 0)
@@ -132,31 +132,31 @@ def file_id(path: Path, length: int | None = None) -> FileId:
 
 
 class State(msgspec.Struct, kw_only=True):
-    """What was indexed."""
+    """What was indexed, and from which file."""
 
     version: int = VERSION
     build: str
-    """Differs for every build: what is derived from an index is keyed to it."""
+    """Unique id of the build; data derived from an index refers to it."""
     made_of: FileId
     head_digest: str = ""
     tail_digest: str = ""
     has_own_keys: bool = True
-    """Every rollout has a (task, rollout) that no other row of the file has."""
+    """Whether every rollout has a (task, rollout) key that is unique in the file."""
     body: Scanned
-    """The whole lines."""
+    """Contents of the complete lines."""
     tail: Scanned | None = None
-    """A last line without a newline: it counts, but is read again once the file has grown."""
+    """A last line without a newline: it counts, but is read again when the file grows."""
 
     def ranges(self) -> list[Scanned]:
-        """The whole lines and the unfinished last one."""
+        """The complete lines and the unfinished last one."""
         return [self.body] if self.tail is None else [self.body, self.tail]
 
     def parts(self) -> list[PartFile]:
-        """The parts in the order of the file."""
+        """The parts in file order."""
         return [part for scanned in self.ranges() for part in scanned.parts]
 
     def count(self, name: str) -> int:
-        """`rejected`, `noted`, `rows` or `lines`."""
+        """Sum of `rejected`, `noted`, `rows` or `lines`."""
         return sum(int(getattr(scanned, name)) for scanned in self.ranges())
 
     @property
@@ -165,11 +165,11 @@ class State(msgspec.Struct, kw_only=True):
         return any(scanned.typed != 0 for scanned in self.ranges())
 
     def listed(self) -> list[BadLineAt]:
-        """Bad lines in the order of the file."""
+        """Bad lines in file order."""
         return [bad for scanned in self.ranges() for bad in scanned.listed]
 
     def columns(self, kind: str) -> dict[str, int]:
-        """Discovered `numbers` or `texts`, each with how many rows have it."""
+        """Discovered `numbers` or `texts` → number of rows that have them."""
         counts: dict[str, int] = {}
         for scanned in self.ranges():
             for name, count in getattr(scanned, kind).items():
@@ -181,14 +181,14 @@ class IndexedFile(msgspec.Struct):
     """One file of a run and its index."""
 
     file_no: int
-    """Which of the run's rollouts files it is, or belongs to."""
+    """Number of the run's rollouts file that it is, or belongs to."""
     path: Path
     folder: Path
     state: State
     first_row: int
-    """Rows of the files before it."""
+    """Number of rows in the files before it."""
     footers: dict[str, pq.FileMetaData] = {}
-    """The footers of its parts by name, read when first needed: parsing them is half of reading a column."""
+    """Parquet footers of its parts by name, cached, because parsing them is half the cost of reading a column."""
 
 
 class IndexedFiles:
@@ -200,17 +200,17 @@ class IndexedFiles:
         }  # fmt: skip
 
     def add(self, kind: Kind, file_no: int, path: Path, folder: Path, state: State) -> None:
-        """One more file; its rows are numbered after those before it."""
+        """Add a file; its rows are numbered after those of earlier files."""
         before = self.by_kind[kind]
         first_row = before[-1].first_row + before[-1].state.count("rows") if before else 0
         before.append(IndexedFile(file_no, path, folder, state, first_row))
 
     def count(self, kind: Kind, name: str = "rows") -> int:
-        """`rows`, `rejected` or `noted` of all files of a kind."""
+        """Sum of `rows`, `rejected` or `noted` over all files of a kind."""
         return sum(file.state.count(name) for file in self.by_kind[kind])
 
     def discovered(self, kind: Kind, columns: str) -> dict[str, int]:
-        """Discovered `numbers` or `texts` of a kind, each with how many rows have it."""
+        """Discovered `numbers` or `texts` of a kind → number of rows that have them."""
         counts: dict[str, int] = {}
         for file in self.by_kind[kind]:
             for name, count in file.state.columns(columns).items():
@@ -218,11 +218,11 @@ class IndexedFiles:
         return counts
 
     def folders(self) -> list[Path]:
-        """The folders of the indexes, that of the rollouts first; a file in an unwritable place has one of its own."""
+        """Index folders, that of the rollouts first; a file in an unwritable folder has a separate one."""
         return list(dict.fromkeys(file.folder.parent for files in self.by_kind.values() for file in files))
 
     def digest(self) -> str:
-        """Differs whenever any file was indexed anew."""
+        """A digest that differs whenever any file was reindexed."""
         builds = [
             (kind, file.file_no, file.state.build) for kind, files in self.by_kind.items() for file in files
         ]
@@ -241,7 +241,7 @@ Record = TypeVar("Record")
 
 
 def checksum(data: bytes | memoryview) -> str:
-    """xxh3 of some bytes: notices damage, not malice."""
+    """xxh3 of some bytes: detects damage, not tampering."""
     return str(xxhash.xxh3_64_hexdigest(data))
 
 
@@ -252,7 +252,7 @@ def encode_checked(record: object) -> bytes:
 
 
 def read_checked(path: Path, kind: type[Record]) -> Record | None:
-    """The record in a file; None when the file is missing, damaged or of another form."""
+    """Read a record; None if the file is missing, damaged or in another format."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(handle, "rb") as file:

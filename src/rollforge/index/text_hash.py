@@ -1,6 +1,6 @@
 """Hashes of prompts and answers: non-cryptographic, 63 bits. Good for grouping, not against an adversary.
 
-A prompt hashes alike as text, as Responses items and as chat messages; key order and white space do not matter.
+A prompt has the same hash as text, as Responses items and as chat messages; key order and JSON white space do not matter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def prompt_hash(prompt: object, instructions: str | None = None) -> int | None:
 
 
 def _plain(item: object) -> object:
-    """The item without nulls, without the default type, and with a lone text part as text."""
+    """The item normalised: without nulls and default type, and with a single text part as text."""
     if not isinstance(item, dict):
         return item
     plain_item = {key: value for key, value in item.items() if value is not None}
@@ -52,7 +52,7 @@ def _plain(item: object) -> object:
 
 
 def split_messages(messages: object) -> tuple[list[Any], list[Any]]:
-    """A conversation as (prompt, answer). The answer begins after the last user, system or developer message.
+    """Split a conversation into (prompt, answer). The answer begins after the last user, system or developer message.
 
     Everything after it (tool calls, tool results, more assistant messages) belongs to the answer.
     """

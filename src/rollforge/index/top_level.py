@@ -1,4 +1,4 @@
-"""Which number columns are fields of the row itself, and which are nested in one."""
+"""Distinguishes number columns that are fields of the row from nested ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from rollforge.index.row_facts import split_line
 from rollforge.index.schema import quoted
 
 NESTED = ("reward_components.", "input_tokens_details.", "output_tokens_details.")
-"""Prefixes of fields that are known to be nested."""
+"""Prefixes of fields that are always nested."""
 
 
 def top_level_numbers(index: Index) -> list[str]:
-    """The number columns that are not nested in the rows, in the order of `index.numbers`.
+    """Number columns that are top-level fields of the rows, in the order of `index.numbers`.
 
     A field of the row may have a dot in its own name. The index stores only names, so the first row with such a field decides.
     """

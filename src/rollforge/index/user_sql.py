@@ -1,8 +1,8 @@
-"""What a user's SQL may do, and how mistakes in it are explained.
+"""Restricts user SQL, and explains its mistakes.
 
-A `--where` is one expression over columns, `--sort` a list of order terms, a query one SELECT. DuckDB's own parser decides what a text
-is. The connection reads the index and nothing else: no other file, no network, no setting can be changed. `label` is how messages
-refer to a text, such as `--where 'reward > 1'`.
+A `--where` is one expression over columns, `--sort` a list of order terms, a query one SELECT. DuckDB's own parser classifies the
+text. The connection can only read the index: no other files, no network, no changes of settings. `label` is the name of a text in
+messages, such as `--where 'reward > 1'`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 ColumnsByTable = Mapping[str, Sequence[str]]
 
 TABLES = ("rollouts", "tasks", "failures")
-"""What a user's SQL may read."""
+"""Tables that user SQL may read."""
 
 CATALOGUE = {("information_schema", "columns"), ("information_schema", "tables")}
-"""What it may read besides: names of columns."""
+"""System tables that user SQL may read: names of columns."""
 
 TABLE_FUNCTIONS = {
     "range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree", "test_all_types", "duckdb_functions",
     "duckdb_types", "duckdb_columns",
 }  # fmt: skip
-"""Table functions that open nothing. An allow-list: what DuckDB adds later stays refused."""
+"""Table functions without file access. An allow-list, so that functions that DuckDB adds later are refused."""
 
 _OPENS_FILES = re.compile(
     r"(read|parquet|sniff|write)_\w*|glob|getenv|query|query_table|json_serialize_plan", re.IGNORECASE
 )
-"""Scalar functions that reach outside the tables, or run other SQL."""
+"""Scalar functions that reach outside the tables or run other SQL; refused."""
 
 
 _AS_DUCKDB = "it is SQL as DuckDB reads it"
 _WHERE_EXAMPLE = 'for example --where "accuracy >= 0.8 and set_overlap >= 0.9"'
 _GONE = ("No files found", "Cannot open file")
-"""What DuckDB says about a part that is missing; a query names no files."""
+"""DuckDB's messages about a missing part; user queries cannot name files."""
 
 # Running SQL
 
 
 def lock_down(connection: duckdb.DuckDBPyConnection, folders: Sequence[str]) -> None:
-    """Let the connection read these folders and nothing else, whatever the SQL says."""
+    """Restrict the connection to these folders, whatever the SQL says."""
     allowed = ", ".join(literal(folder.rstrip("/") + "/") for folder in folders)
     connection.execute(f"SET allowed_directories = [{allowed}]")
     connection.execute("SET enable_external_access = false")
@@ -60,7 +60,7 @@ def lock_down(connection: duckdb.DuckDBPyConnection, folders: Sequence[str]) -> 
 
 
 def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
-    """The result as an Arrow table. Ctrl-C ends the query: DuckDB does not check signals, so it runs in a thread of its own."""
+    """The result as an Arrow table. It runs in a thread, so that Ctrl-C can cancel it: DuckDB does not check signals."""
     relation = connection.sql(sql)
     with ThreadPoolExecutor(1) as worker:
         table = worker.submit(relation.to_arrow_table)
@@ -101,7 +101,7 @@ def run_select(
 def check_where(
     connection: duckdb.DuckDBPyConnection, where: str, *, columns: ColumnsByTable, table: str
 ) -> str:
-    """`where` in parentheses, for use in a query; raises when it is not one expression over known columns."""
+    """`where` in parentheses, for use in a query; raises unless it is one expression over known columns."""
     if not where.strip():
         raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
     label = f"--where {where!r}"
@@ -111,7 +111,7 @@ def check_where(
 
 
 def check_sort(connection: duckdb.DuckDBPyConnection, sort: str) -> str:
-    """`sort` for use after ORDER BY, where more terms may follow; raises when it is not a list of terms."""
+    """`sort` for use after ORDER BY, where more terms may follow; raises unless it is a list of terms."""
     check_order(
         connection, sort, label=f"--sort {sort!r}", hint='for example --sort "answer_chars desc, task"'
     )
@@ -184,7 +184,7 @@ SqlNode = TypedDict(
 
 
 def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, label: str, hint: str) -> SqlNode:
-    """The syntax tree of one SELECT, without positions; raises when it is none."""
+    """The syntax tree of one SELECT, without positions; raises if the SQL is anything else."""
     check_text(sql, label=label)
     try:
         [[text]] = (
@@ -209,7 +209,7 @@ def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, label: str, hint: 
 
 
 def check_text(text: str, *, label: str) -> None:
-    """Raise when the text holds half a surrogate pair, which a terminal may send."""
+    """Raise if the text contains half a surrogate pair, which a terminal may send."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -221,8 +221,8 @@ def check_text(text: str, *, label: str) -> None:
 def check_expression(connection: duckdb.DuckDBPyConnection, text: str, *, label: str, hint: str) -> None:
     """Raise unless `text` is exactly one expression that reads only the run.
 
-    One expression is what means the same with and without parentheses around it. `a) or (b` cannot stand without them,
-    `a, b` and `a limit 1` mean something else with them.
+    A text is one expression if parentheses around it do not change its meaning. `a) or (b` is invalid without them; `a, b` and
+    `a limit 1` change their meaning with them.
     """
     bare = parse(connection, f"SELECT {text}\n", label=label, hint=hint)
     enclosed = parse(connection, f"SELECT ({text}\n)", label=label, hint=hint)
@@ -243,7 +243,7 @@ def check_order(connection: duckdb.DuckDBPyConnection, text: str, *, label: str,
 
 
 def check_reach(tree: SqlNode, *, label: str) -> None:
-    """Raise when the SQL opens a file or reads another table, also through a function or a nested query."""
+    """Raise if the SQL opens a file or reads another table, also through a function or a nested query."""
     named = {name.lower() for name in _common_tables(tree)}
     for node in _nodes(tree):
         kind = node.get("type")
@@ -285,7 +285,7 @@ def _refused_function(name: str, label: str) -> UsageError:
 
 
 def _path(table: SqlNode) -> tuple[str, ...]:
-    """A table's name with its schema and catalogue; two releases of DuckDB write them differently."""
+    """A table's name with schema and catalogue, which releases of DuckDB represent differently."""
     whole = table.get("qualified_name", _QualifiedName()).get("path")
     if whole:
         return tuple(whole)
@@ -300,20 +300,20 @@ def tables_by_alias(tree: SqlNode) -> dict[str, str]:
 
 
 def column_paths(tree: SqlNode) -> list[tuple[str, ...]]:
-    """Every column as written, split at dots outside quotes."""
+    """Every column reference as written, split at dots outside quotes."""
     columns = (node for node in _nodes(tree) if node.get("type") == "COLUMN_REF")
     return [tuple(node["column_names"]) for node in columns if node.get("column_names")]
 
 
 def _common_tables(tree: SqlNode) -> Iterator[str]:
-    """The names that a WITH gives."""
+    """Names defined by WITH."""
     for node in _nodes(tree):
         for entry in node.get("cte_map", _CommonTables()).get("map", []):
             yield entry["key"]
 
 
 def _nodes(tree: SqlNode) -> Iterator[SqlNode]:
-    """Every object of the tree. No recursion: an expression may be arbitrarily deep."""
+    """Every object of the tree. Iterative, because expressions may be arbitrarily deep."""
     left: list[object] = [tree]
     while left:
         node = left.pop()
@@ -332,7 +332,9 @@ _OWNER = re.compile(r'Referenced table "([^"\n]+)" not found')
 
 
 def explained(message: str, tree: SqlNode, columns: ColumnsByTable, label: str) -> UsageError:
-    """The error for a query, parsed as `tree`, that DuckDB refused with `message`; in DuckDB's words where nothing better is known."""
+    """The error for a query, parsed as `tree`, that DuckDB refused with `message`; DuckDB's own text if we have no better
+    explanation.
+    """
     used = tables_by_alias(tree)
     here = [table for table in columns if table in used.values()] or list(columns)
     of_table, plain, owner = _COLUMN_OF.search(message), _COLUMN.search(message), _OWNER.search(message)
@@ -353,14 +355,14 @@ def explained(message: str, tree: SqlNode, columns: ColumnsByTable, label: str) 
 
 
 def _unquoted(spelling: str, label: str) -> UsageError:
-    """A column with a dot in its name, written without quotes."""
+    """Suggest quotes for a column whose name contains a dot."""
     return UsageError(
         f"{label}: a column with a dot in its name stands in double quotes", hint=f"write it as {spelling}"
     )
 
 
 def _dotted(tree: SqlNode, used: Mapping[str, str], columns: Sequence[str]) -> str | None:
-    """The right spelling of a column that was written as if its dots led from table to column."""
+    """Suggest the spelling of a column that was written as if its dots separated table and column."""
     right = {name.lower(): name for name in columns if "." in name}
     for path in column_paths(tree):
         start = 1 if path[0].lower() in used and len(path) > 2 else 0
@@ -399,7 +401,7 @@ def _near_elsewhere(name: str, tables: Sequence[str], columns: ColumnsByTable) -
 def _unknown_owner(
     owner: str, tree: SqlNode, here: Sequence[str], columns: ColumnsByTable, label: str
 ) -> UsageError:
-    """`owner.name`, where nothing is called `owner`: a wrong alias, or a column with a dot in it and a slip of the pen."""
+    """Explain `owner.name` if there is no table `owner`: a wrong alias, or a misspelled column with a dot in its name."""
     column_names = [column for table in here for column in columns[table]]
     path = next((path for path in column_paths(tree) if path[0] == owner), (owner,))
     near = difflib.get_close_matches(

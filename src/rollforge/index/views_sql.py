@@ -1,4 +1,4 @@
-"""The SQL of the three tables that people see: `rollouts`, `tasks`, `failures`, over the parts and the overlay."""
+"""SQL of the three user-visible tables `rollouts`, `tasks` and `failures`, over the parts and the overlay."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Views:
     # Columns
 
     def numbers(self) -> dict[str, int]:
-        """Number fields of rollouts, also those that only later verdicts bring → how many rows have them."""
+        """Number fields of rollouts, including those that only later verdicts have → how many rows have them."""
         return dict.fromkeys(self._overlay.numbers, 0) | self._files.discovered("rollouts", "numbers")
 
     def texts(self) -> dict[str, int]:
-        """Text fields of rollouts, also those that only later verdicts bring → how many rows have them."""
+        """Text fields of rollouts, including those that only later verdicts have → how many rows have them."""
         return dict.fromkeys(self._overlay.texts, 0) | self._files.discovered("rollouts", "texts")
 
     def fields(self) -> dict[str, str]:
-        """Every discovered field of rollouts → its column: `reward` first, then numbers, then texts."""
+        """All discovered fields of rollouts → their column: `reward` first, then numbers, then texts."""
         return _columns_of({"reward": 0} | self.numbers() | self.texts(), _RESERVED)
 
     def _task_fields(self) -> dict[str, str]:
-        """Every discovered field of the tasks file → its column."""
+        """All discovered fields of the tasks file → their column."""
         names = self._files.discovered("tasks", "numbers") | self._files.discovered("tasks", "texts")
         return _columns_of(names, _TASK_COLUMNS)
 
     def column_names(self, table: str) -> list[str]:
-        """Columns of `rollouts`, `tasks` or `failures`, in the order in which the SQL makes them."""
+        """Columns of `rollouts`, `tasks` or `failures`, in the order in which the SQL produces them."""
         if table == "failures":
             return ["row", "file", *LINE_COLUMNS, *COLUMNS["failures"]]
         if table == "tasks":
@@ -49,13 +49,13 @@ class Views:
         return ["row", "file", *LINE_COLUMNS, *COLUMNS["rollouts"], *self.fields().values()]
 
     def has_tasks_file(self) -> bool:
-        """There are tasks as they were sent, and the rollouts name them by number."""
+        """Whether there is a tasks file whose numbers the rollouts use."""
         return self._files.count("tasks") > 0 and self._overlay.joins_tasks
 
     # Tables
 
     def rollouts(self) -> str:
-        """The rollouts that count, with the verdicts that count."""
+        """SQL for the rollouts and verdicts that count."""
         columns = ["b.row", "b.file", "b.line", 'b."offset"', "b.length"]
         columns += [f"{self._fixed(name)} AS {quoted(name)}" for name in COLUMNS["rollouts"]]
         numbers = {"reward": 0} | self.numbers()
@@ -64,12 +64,12 @@ class Views:
         return f"SELECT {', '.join(columns)} FROM base_rollouts b {self._join()}"
 
     def overlay_path(self) -> Path | None:
-        """The overlay's table."""
+        """Path of the overlay's table."""
         table = self._overlay.table
         return None if table is None else overlay_folder(self._files) / table.name
 
     def _join(self) -> str:
-        """The join that brings the overlay to the rows `b`."""
+        """SQL that joins the overlay to the rows `b`."""
         path = self.overlay_path()
         if path is None:
             return ""
@@ -86,7 +86,7 @@ class Views:
         return f"b.{quoted(name)}"
 
     def _value(self, prefix: str, name: str) -> str:
-        """A discovered column: the later verdict's value where one applies, else the row's."""
+        """SQL for a discovered column: the later verdict's value if one counts, else the row's."""
         overlay = self._overlay
         in_rows = self._files.discovered("rollouts", "numbers" if prefix == "n" else "texts")
         inline = f"b.{quoted(stored_name(prefix, name))}" if name in in_rows else "NULL"
@@ -100,7 +100,7 @@ class Views:
         return f"CASE WHEN o.applies THEN {applied_value} ELSE {inline} END"
 
     def tasks(self) -> str:
-        """One row per task: from the tasks files; from the rollouts for tasks that none of them has."""
+        """SQL with one row per task: from the tasks files, and from the rollouts for tasks in no file."""
         from_rollouts = (
             "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
             "CAST(NULL AS BIGINT) AS source_row FROM rollouts"
@@ -124,27 +124,27 @@ class Views:
         )
 
     def failures(self) -> str:
-        """The failures under the numbers of the whole run."""
+        """SQL for the failures, with task numbers of the whole run."""
         fixed = {name: quoted(name) for name in ("row", "file", *LINE_COLUMNS, *COLUMNS["failures"])}
         fixed["task"] = f"{self.task_number('failures', 'base_failures.task')} AS task"
         fixed["rollout"] = f"{self.rollout_number('base_failures')} AS rollout"
         return f"SELECT {', '.join(fixed.values())} FROM base_failures"
 
     def task_number(self, kind: Kind, local: str) -> str:
-        """The number of a task in the whole run, from its number in its file."""
+        """SQL for a task's number in the whole run, from its number in its file."""
         if len(self._files.by_kind["rollouts"]) == 1:
             return local
         renamed = f"SELECT n.task FROM renamed n WHERE n.file_no = base_{kind}.file_no AND n.local = {local}"
         return f"coalesce(({renamed}), {local})"
 
     def rollout_number(self, table: str) -> str:
-        """The number of a rollout in the whole run, from its number in its file."""
+        """SQL for a rollout's number in the whole run, from its number in its file."""
         cases = "".join(f" WHEN {file} THEN {shift}" for file, shift in self._overlay.shifts.items())
         return f"{table}.rollout + CASE file_no{cases} ELSE 0 END" if cases else f"{table}.rollout"
 
 
 def _columns_of(names: Collection[str], taken: Iterable[str]) -> dict[str, str]:
-    """The column of each field: its own name, or `fields.NAME` where a column has that name (SQL ignores case)."""
+    """The column of each field: its own name, or `fields.NAME` if a column already has that name (SQL ignores case)."""
     used = set(taken)
     columns = dict.fromkeys(names, "")
     for name in sorted(names, key=lambda name: (name != "reward", name != name.lower(), name)):

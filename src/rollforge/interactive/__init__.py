@@ -1,4 +1,4 @@
-"""What a notebook, a script or an async service needs around the steps: waiting, progress, tables, tasks in memory, outcomes.
+"""Support for notebooks, scripts and async services: waiting, progress, tables, in-memory tasks, outcomes.
 
 waiting      runs async work from sync code, inside a running event loop too; the first interrupt drains
 progress     the live line of a notebook, a terminal or a log

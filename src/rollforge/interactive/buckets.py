@@ -1,4 +1,4 @@
-"""Addresses of buckets in the Python API: a run is read from a working copy, and what is written goes to the bucket."""
+"""Bucket addresses in the Python API: a run is read from a working copy, and output is uploaded to the bucket."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollforge.text_safety.bucket_addresses import SCHEMES, refuse_other_scheme
 
 
 def is_address(argument: object) -> bool:
-    """Whether an argument names something in a bucket."""
+    """Whether an argument is a bucket address."""
     return isinstance(argument, str) and argument.startswith(SCHEMES)
 
 
 def read_here(path: str | Path) -> Path:
-    """A path to read from: the working copy of an address, brought up to date; any other path as it is."""
+    """A path to read from: the updated working copy of an address; any other path unchanged."""
     if not is_address(path):
         return Path(path)
     from rollforge.index.bucket_index import pulled_run
@@ -26,7 +26,7 @@ def read_here(path: str | Path) -> Path:
 
 @contextmanager
 def written_run(run: str | Path, *, is_collected: bool = False) -> Iterator[str]:
-    """A path of a run to write to; in a bucket, what is written there reaches it before it counts."""
+    """A path of a run to write to; for a bucket, writes are acknowledged only after the upload."""
     if not is_address(run):
         if isinstance(run, str):
             refuse_other_scheme(run)
@@ -41,7 +41,7 @@ def written_run(run: str | Path, *, is_collected: bool = False) -> Iterator[str]
 
 @contextmanager
 def written_folder(folder: str | Path | None) -> Iterator[str | Path | None]:
-    """A path of a dataset or report to write."""
+    """A path of a dataset or report to write; for a bucket, uploaded when the context ends."""
     if not is_address(folder):
         yield folder
         return
@@ -53,7 +53,7 @@ def written_folder(folder: str | Path | None) -> Iterator[str | Path | None]:
 
 @contextmanager
 def read_file(tasks: object) -> Iterator[object]:
-    """A task file to read; anything else as it is."""
+    """A task file to read; other arguments unchanged."""
     if not is_address(tasks):
         yield tasks
         return
@@ -64,7 +64,7 @@ def read_file(tasks: object) -> Iterator[object]:
 
 
 def refuse_address(argument: object, what: str) -> None:
-    """Raise where only a disk will do."""
+    """Raise for a bucket address where only a local path is supported."""
     if is_address(argument):
         raise UsageError(
             f"{what} writes to a folder on disk, not to {argument}",

@@ -17,7 +17,7 @@ _EXITS = {"incomplete": Exit.INCOMPLETE, "interrupted": Exit.INTERRUPTED}
 
 
 def outcome_of(files: RunFiles, result: CollectResult | None) -> RunOutcome:
-    """How the collection ended that made the run; for a run that was opened, what its manifest says."""
+    """How the collection that made the run ended; for an opened run, according to its manifest."""
     if result is not None:
         return RunOutcome.of_result(result)
     manifest = read_manifest(files)

@@ -24,12 +24,12 @@ class Evaluated(Generic[RunT]):
     def __init__(self, evaluation: Evaluation, run: RunT, outcome: RunOutcome) -> None:
         self.evaluation = evaluation
         self.run = run
-        """The run on disk with every rollout."""
+        """The run on disk, with all rollouts."""
         self.outcome = outcome
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All numbers under their full metric names, as sinks get them."""
+        """All numbers under their full metric names, as sinks receive them."""
         return self.evaluation.metrics
 
     @property
@@ -63,13 +63,13 @@ class Benched(Generic[RunT]):
     ) -> None:
         self.models = models
         self.differences = list(differences)
-        """Every model against the first one, task by task."""
+        """Differences of every model from the first one, task by task."""
         self.required = list(required)
-        """The claims given as `require`, and whether they hold."""
+        """The claims of `require`, and whether they hold."""
 
     @property
     def outcome(self) -> RunOutcome:
-        """The exit code of the worst run; a claim that does not hold counts when all runs are done."""
+        """The exit code of the worst run; failed claims count only if all runs are done."""
         worst = max((one.outcome for one in self.models.values()), key=lambda one: int(one.exit_code))
         failed = [one.claim for one in self.required if not one.holds]
         if worst.ok and failed:

@@ -1,4 +1,4 @@
-"""`evaluate` and `bench` as work that sync and async callers wait for."""
+"""`evaluate` and `bench` as coroutines, for sync and async callers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RunT = TypeVar("RunT")
 
 
 class Evaluating(Generic[RunT]):
-    """What `evaluate` and `bench` share: task sets, verifier, and the options of every collection."""
+    """Shared by `evaluate` and `bench`: task sets, verifier, and the options of every collection."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Evaluating(Generic[RunT]):
     def several(
         self, models: Sequence[str] | Mapping[str, str], metric: str, require: Sequence[str]
     ) -> WaitingWork[Benched[RunT]]:
-        """Benchmark several models, one after another."""
+        """Benchmark several models in sequence."""
         words = (
             [f"{label}={model}" for label, model in models.items()] if isinstance(models, Mapping) else models
         )
@@ -203,7 +203,7 @@ class Evaluating(Generic[RunT]):
 
 
 def _verifier_words(verifier: Any) -> list[str]:
-    """A verifier as the words of --verifier; a function has none."""
+    """A verifier as text for --verifier; None for a function."""
     if verifier is None or callable(verifier):
         return []
     if isinstance(verifier, Mapping):
@@ -212,7 +212,7 @@ def _verifier_words(verifier: Any) -> list[str]:
 
 
 def _tasksets(tasks: Any, folder: Path) -> list[Taskset]:
-    """Named task sets: from paths, `NAME=PATH` texts, a mapping, or tasks in memory."""
+    """Named task sets: from paths, `NAME=PATH` texts, a mapping, or in-memory tasks."""
     if isinstance(tasks, Mapping):
         return [_taskset(str(name), source, folder) for name, source in tasks.items()]
     if isinstance(tasks, list | tuple) and tasks and all(isinstance(one, str | Path) for one in tasks):

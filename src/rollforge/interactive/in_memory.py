@@ -1,7 +1,7 @@
 """Tasks from memory: lists, iterators, DataFrames, Arrow tables and datasets become a task file beside the run.
 
-The file is written once, row by row, so that an iterator may be long, the run can be resumed by the content of its tasks, and the
-command line can go on with it.
+The file is written once, row by row: iterators may be long, the run can be resumed by the content of its tasks, and the command
+line can continue it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH_ROWS = 1024
 
 
 def task_source(tasks: object, out: str | Path) -> str:
-    """The path of a task file: the one given, or one made beside the run from tasks in memory."""
+    """The path of a task file: the given one, or one written beside the run from in-memory tasks."""
     if isinstance(tasks, str | os.PathLike):
         return os.fspath(tasks) if not isinstance(tasks, Path) else str(tasks)
     files = RunFiles(out)
@@ -31,7 +31,7 @@ def task_source(tasks: object, out: str | Path) -> str:
 
 
 def write_tasks(tasks: object, target: Path) -> Path:
-    """Write tasks in memory as JSONL; a file with the same content stays as it is."""
+    """Write in-memory tasks as JSONL; a file with the same content is left unchanged."""
     rows = task_rows(tasks)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -49,7 +49,7 @@ def write_tasks(tasks: object, target: Path) -> Path:
 
 
 def task_rows(tasks: object) -> Iterator[Mapping[str, Any]]:
-    """The rows of tasks in memory, one at a time."""
+    """The rows of in-memory tasks, one at a time."""
     kind = f"{type(tasks).__module__.partition('.')[0]}.{type(tasks).__name__}"
     match kind:
         case "pandas.DataFrame":
@@ -74,7 +74,7 @@ def task_rows(tasks: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _dense(row: Mapping[str, Any]) -> JsonFields:
-    """A row of a table without the keys that only other rows have."""
+    """A table row without keys that are missing in this row."""
     return without_nulls(dict(row))  # type: ignore[return-value]
 
 
@@ -94,12 +94,12 @@ def _pandas_rows(tasks: Any) -> Iterator[JsonFields]:
 
 
 def _is_missing(value: Any) -> bool:
-    """None, NaN and pandas' own missing values."""
+    """Whether a value is None, NaN or pandas' missing value."""
     return value is None or value is getattr(type(value), "NA", None) or _differs_from_itself(value)
 
 
 def _differs_from_itself(value: Any) -> bool:
-    """NaN, NaT and the like; an array is none of these, and pandas.NA says neither yes nor no."""
+    """Whether a value is NaN, NaT or similar. Arrays are not; comparing pandas.NA returns neither true nor false."""
     if isinstance(value, list | tuple | dict | str | bytes) or hasattr(value, "__len__"):
         return False
     try:
@@ -124,7 +124,7 @@ def _line(row: object, number: int) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it: numpy's numbers and arrays, dates and paths among them."""
+    """The value as plain JSON data: converts numpy numbers and arrays, dates, paths and more."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int | float):

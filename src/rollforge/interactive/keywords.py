@@ -341,7 +341,7 @@ class ProfileKeywords(TypedDict, total=False):
     """Keywords of `profile`."""
 
     look: int
-    """Tasks named per reason to look."""
+    """Tasks listed per reason to review."""
     stage: Literal["auto", "all"]
     """Of an adaptive run: auto takes the first stage, which is free of selection; all takes every rollout, and is
     biased."""
@@ -356,17 +356,17 @@ class CheckKeywords(TypedDict, total=False):
     """Keywords of `check`."""
 
     check: Sequence[Any]
-    """Checks of the user's own: functions, or `file.py:name`."""
+    """User-defined checks: functions, or `file.py:name`."""
     fail_on: Literal["error", "warning", "never"]
     ignore: Sequence[str] | str
     """Ids of checks to skip."""
     more_checks: Sequence[Any]
-    """Checks of the user's own: functions, or `file.py:name`."""
+    """User-defined checks: functions, or `file.py:name`."""
     only_recipe: bool
-    """Leave out what other recipes would ask, and with it their verdicts."""
+    """Omit checks and verdicts of other recipes."""
     places_limit: int | None
     recipes: Sequence[str] | str
-    """Several recipes at once; `recipe` counts as one of them."""
+    """Several recipes; `recipe` is added to them."""
     reward_range: Sequence[float] | None
     set: Mapping[str, Any]
     """Option values by check id."""
@@ -374,7 +374,7 @@ class CheckKeywords(TypedDict, total=False):
     """Option values by check id."""
     verifier: str | None
     where: str | None
-    """Check only rollouts for which this expression holds; no certain number of those was asked for."""
+    """Check only rollouts for which this expression holds; the number of expected rollouts is then unknown."""
 
 
 class PrepareKeywords(TypedDict, total=False):
@@ -524,7 +524,7 @@ class ExperiencesKeywords(TypedDict, total=False):
     """JSONL file; None means beside the run, unless a buffer is given."""
     per_turn: bool
     pipeline: str | None
-    """TOML file of operators; None lets everything through."""
+    """TOML file of operators; None passes everything unchanged."""
     profile: str
     sink: Sequence[str] | str
     sinks: Sequence[str] | str

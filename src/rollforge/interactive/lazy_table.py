@@ -1,6 +1,6 @@
-"""A run's rollouts, tasks and failures as lazy tables: nothing is read until somebody asks, and then only columns.
+"""A run's rollouts, tasks and failures as lazy tables: reading is deferred to the first access, and reads only columns.
 
-Each question opens the index, which extends itself when the run has grown. Texts stay in the file; `rows()` reads them one by one.
+Each access opens the index, which is extended if the run has grown. Texts stay in the file; `rows()` reads them one by one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 TableName = Literal["rollouts", "tasks", "failures"]
 
 ROWS_AT_ONCE = 4096
-"""Rows that are Python objects at once while a table is iterated."""
+"""Rows converted to Python objects at a time while a table is iterated."""
 SHOWN_ROWS = 10
 SHOWN_COLUMNS = 12
 
 
 class _Query(msgspec.Struct, frozen=True):
-    """What a table asks for."""
+    """Filter, columns, order and limit of a table."""
 
     columns: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class _Query(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """A lazy table of a run; `where`, `select`, `sort` and `head` return narrower ones."""
+    """A lazy table of a run; `where`, `select`, `sort` and `head` return a narrower table."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Table:
         self._query = query
 
     def __call__(self, *, where: str | None = None, columns: Sequence[str] = ()) -> Table:
-        """The table under a condition, with some of its columns."""
+        """A table restricted by a condition, with some of its columns."""
         narrowed = self.where(where) if where is not None else self
         return narrowed.select(*columns) if columns else narrowed
 
@@ -74,7 +74,7 @@ class Table:
         return self._narrowed(columns=columns)
 
     def sort(self, order: str) -> Table:
-        """In this order: `reward desc, answer_chars`."""
+        """Sort the table: `reward desc, answer_chars`."""
         return self._narrowed(order=order)
 
     def head(self, rows: int = SHOWN_ROWS) -> Table:
@@ -103,7 +103,7 @@ class Table:
             yield from batch.to_pylist()
 
     def rows(self) -> Iterator[JsonFields]:
-        """The whole rows of the file behind a table of rollouts, texts included, one at a time."""
+        """Full rows of the file behind a table of rollouts, with texts, one at a time."""
         if self._name != "rollouts":
             raise UsageError(f"{self._name} has no rows of text", hint="iterate over the table itself")
         from rollforge.index import open_index
@@ -113,7 +113,7 @@ class Table:
             yield from map(read_row, index.read(rows))
 
     def to_arrow(self) -> pa.Table:
-        """The table in memory, as Arrow."""
+        """The table as an in-memory Arrow table."""
         chosen = ", ".join(map(_quoted, self._query.columns)) or "*"
         return self._select(chosen)
 
@@ -130,7 +130,7 @@ class Table:
         return polars.from_arrow(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's interface for other libraries: `polars.DataFrame(run.rollouts)`, `duckdb.from_arrow(…)`."""
+        """Arrow's stream interface for other libraries: `polars.DataFrame(run.rollouts)`, `duckdb.from_arrow(…)`."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:

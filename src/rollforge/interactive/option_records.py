@@ -1,7 +1,7 @@
-"""Keyword arguments → the records of the steps: the names of the command line, its abbreviations, and a word for a typo.
+"""Maps keyword arguments of the Python API to the steps' option records, with aliases and errors for typos.
 
-A table per function says which records its keywords come from and under which other names they are known. `keywords.py` is
-generated from these tables, and a test compares them with the flags of the commands.
+A table per function lists the records that its keywords come from, and aliases. `keywords.py` is generated from these tables, and
+a test compares them with the flags of the commands.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from rollforge.steps.verify.verify_options import VerifyOptions
 T = TypeVar("T", SinkChoice, MonitorChoice, ScaleOptions)
 
 SAMPLING: dict[str, Any] = {"temperature": float, "top_p": float, "max_output_tokens": int}
-"""Request parameters with a keyword of their own, as on the command line."""
+"""Request parameters with a dedicated keyword, as on the command line."""
 SETS_OF_VERIFIER: dict[str, Any] = {"fast": bool, "sandbox": str}
-"""Keywords that set an option of the verifier."""
+"""Keywords that set options of the verifier."""
 
 
 class Keywords(NamedTuple):
-    """Where the keywords of a function come from."""
+    """Sources of a function's keywords."""
 
     records: tuple[type, ...]
-    """Their fields are keywords."""
+    """Records whose fields are keywords."""
     aliases: Mapping[str, str] = {}
-    """Further name → field."""
+    """Alias → field."""
     hidden: tuple[str, ...] = ()
-    """Fields that are no keywords: parameters of the function, or known by another name only."""
+    """Fields that are not keywords: parameters of the function, or fields available only under an alias."""
     extra: Mapping[str, Any] = {}
     """Keywords that are no fields → their type."""
     parameters: tuple[str, ...] = ()
@@ -132,10 +132,10 @@ KEYWORDS = {
         ),
     ),
 }
-"""Function of the API → its keywords. `bench` has those of `evaluate`."""
+"""API function → its keywords. `bench` has those of `evaluate`."""
 
 EVALUATE_PASSES_ON = ("server", "pace", "cost")
-"""Groups of `collect` whose keywords `evaluate` and `bench` pass on."""
+"""Groups of `collect` keywords that `evaluate` and `bench` pass on."""
 
 
 @cache
@@ -171,7 +171,7 @@ def _is_passed_on(base: type) -> bool:
 
 @cache
 def keyword_aliases(command: str) -> dict[str, str]:
-    """Further name → field, for fields that the command has; `deadline` is `deadline_s`, as on the command line."""
+    """Alias → field, for the command's fields; for example `deadline` is `deadline_s`, as on the command line."""
     aliases = {name.removesuffix("_s"): name for name in keyword_fields(command) if name.endswith("_s")}
     aliases |= KEYWORDS[command].aliases
     if command == "evaluate":
@@ -181,7 +181,7 @@ def keyword_aliases(command: str) -> dict[str, str]:
 
 @cache
 def keyword_names(command: str) -> dict[str, Any]:
-    """Every keyword of a command with its type."""
+    """All keywords of a command with their types."""
     table, fields = KEYWORDS[command], keyword_fields(command)
     names = {name: kind for name, kind in fields.items() if name not in table.hidden}
     names |= {name: fields[target] for name, target in keyword_aliases(command).items()}
@@ -206,7 +206,7 @@ def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
 
 
 def _fitted(value: Any, kind: Any, name: str) -> Any:
-    """The value as the record holds it: `concurrency=8` is the text "8", `deadline="8h"` are seconds, a list is a tuple."""
+    """The value as the record stores it: `concurrency=8` becomes "8", `deadline="8h"` seconds, a list a tuple."""
     kinds = (kind, *get_args(kind))
     if isinstance(value, str) and float in kinds and str not in kinds:
         return parse_duration(value) if name.endswith("_s") or name == "timeout" else float(value)
@@ -226,14 +226,14 @@ def _fitted(value: Any, kind: Any, name: str) -> Any:
 
 
 def take_sampling(keywords: JsonObject) -> None:
-    """Move temperature and the like into the request parameters."""
+    """Move temperature and other sampling keywords into the request parameters."""
     chosen = {name: value for name in SAMPLING if (value := keywords.pop(name, None)) is not None}
     if chosen:
         keywords["overrides"] = chosen | dict(keywords.get("overrides") or {})
 
 
 def take_verifier_settings(keywords: JsonObject, *, options: str, mode: str) -> None:
-    """Move `fast` and `sandbox` to where the verifier reads them."""
+    """Move `fast` and `sandbox` into the verifier's options."""
     if keywords.pop("fast", False):
         keywords[mode] = "fast"
     if (sandbox := keywords.pop("sandbox", None)) is not None:
@@ -241,13 +241,13 @@ def take_verifier_settings(keywords: JsonObject, *, options: str, mode: str) -> 
 
 
 def take_record(keywords: JsonObject, record: type[T]) -> T:
-    """The record of the keywords that are its fields; they leave `keywords`."""
+    """Build the record from the keywords that are its fields, and remove them from `keywords`."""
     record_type: type = record
     return record(**{name: keywords.pop(name) for name in field_types(record_type) if name in keywords})
 
 
 def take_counts(keywords: JsonObject, *, samples: int, limit: int | None) -> tuple[int, int | None]:
-    """Samples and limit, whichever of their names was used."""
+    """Samples and limit, under any of their names."""
     for name in ("k", "num_repeats", "group_size"):
         if (value := keywords.pop(name, None)) is not None:
             if samples not in (1, value):

@@ -1,4 +1,4 @@
-"""How a run ended, as a text that says whether it is all right."""
+"""How a run ended, as a string with the attribute `ok`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollforge.steps.collect import CollectResult
 
 SUSPECT = "suspect"
-"""The manifest's key for rollouts whose verdicts the detectors do not trust."""
+"""The manifest's key for rollouts whose verdicts the detectors distrust."""
 
 _WORDS = {
     Exit.INCOMPLETE: "incomplete",
@@ -29,44 +29,44 @@ _NEXT = {
 
 
 class RunWarning(UserWarning):
-    """A run did not end well: its outcome is broken, incomplete, interrupted or over budget."""
+    """The run did not end well: it is broken, incomplete, interrupted or over budget."""
 
 
 class RunOutcome(str):
-    """`done`, `incomplete`, `interrupted`, `over budget`, `broken`, `pilot` or `running`; equal to that text."""
+    """`done`, `incomplete`, `interrupted`, `over budget`, `broken`, `pilot` or `running`; compares equal to that string."""
 
     __slots__ = ("exit_code", "message")
 
     exit_code: Exit
-    """The exit code that the command would end with."""
+    """The exit code of the corresponding command."""
     message: str
 
     def __new__(cls, word: str, message: str = "", exit_code: Exit = Exit.DONE) -> Self:
-        """Make an outcome from its word."""
+        """Make an outcome from its name."""
         made = super().__new__(cls, word)
         made.message, made.exit_code = message or word, exit_code
         return made
 
     @property
     def ok(self) -> bool:
-        """Whether no rollout is missing and no check doubts the verdicts."""
+        """Whether no rollout is missing and no check distrusts the verdicts."""
         return self.exit_code == Exit.DONE
 
     @property
     def next(self) -> str | None:
-        """What to do about it."""
+        """The next step for the user."""
         return _NEXT.get(self)
 
     @classmethod
     def of_result(cls, result: CollectResult) -> Self:
-        """The outcome of a collection that has just ended."""
+        """The outcome of a finished collection."""
         word = _WORDS.get(result.exit_code, "pilot" if result.ending == "pilot" else "done")
         counts = f"{result.finished:,} of {count_of(result.expected, 'rollout')}"
         judged = f", {result.unjudged:,} without a verdict" if result.unjudged else ""
         return cls(word, f"{result.message} ({counts}{judged})", result.exit_code)
 
     def tell(self, what: str, *, strict: bool, run: object = None, stacklevel: int = 3) -> None:
-        """Warn when it is not all right, or raise with `strict`; the error's `run` holds what there is."""
+        """Warn unless `ok`; with `strict`, raise an error whose `run` is the partial run."""
         if self.ok:
             return
         text = f"{what} ended as {str(self)!r}: {self.message}"

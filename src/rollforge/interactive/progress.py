@@ -1,4 +1,4 @@
-"""Progress of a run for people who called Python: a live line in a notebook or a terminal, a few lines in a log."""
+"""Progress display for Python callers: a live line in a notebook or a terminal, a few lines in a log."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAY_FAIL = contextlib.suppress(Exception)
 
 
 class ProgressLine(Protocol):
-    """Something that shows a line now and then."""
+    """A display that shows a line from time to time."""
 
     def show(self) -> None: ...
     def close(self) -> None: ...
 
 
 def make_progress(kind: Progress, line: Line) -> ProgressLine:
-    """The progress of a kind; `auto` finds out where it runs. It never raises: the run matters more."""
+    """The progress display of a kind; `auto` detects the environment. Errors are ignored, since the run matters more."""
     if kind == "auto":
         kind = "notebook" if _is_notebook() else "terminal" if sys.stderr.isatty() else "plain"
     match kind:
@@ -44,7 +44,7 @@ def make_progress(kind: Progress, line: Line) -> ProgressLine:
 
 
 def _is_notebook() -> bool:
-    """Whether a kernel runs this; a terminal's IPython is a terminal."""
+    """Whether the code runs in a notebook kernel; IPython in a terminal does not count."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and getattr(shell, "kernel", None) is not None
@@ -55,11 +55,11 @@ class _Silent:
         """Show nothing."""
 
     def close(self) -> None:
-        """Nothing was shown."""
+        """Do nothing: there is no display to close."""
 
 
 class _Cell:
-    """One line below the cell, replaced in place; the last one stays."""
+    """A line below the notebook cell, updated in place; the last one stays."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -95,7 +95,7 @@ class _Cell:
 
 
 class _Terminal:
-    """One line on stderr, written over itself and wiped at the end."""
+    """A line on stderr, overwritten in place and erased at the end."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -118,7 +118,7 @@ class _Terminal:
 
 
 class _Log:
-    """A line on stderr after two seconds, then at growing intervals of up to a minute."""
+    """Lines on stderr, the first after two seconds, then at growing intervals of up to a minute."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -135,4 +135,4 @@ class _Log:
         self._due = time.monotonic() + self._every
 
     def close(self) -> None:
-        """Write nothing more: the caller gets the result."""
+        """Write nothing: the caller gets the result."""

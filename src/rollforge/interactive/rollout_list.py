@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from rollforge.steps.show import Shown
 
 SHOWN_CHARS = 4000
-"""Longest text of one turn that a notebook shows; the record holds it whole."""
+"""Longest text of a turn that a notebook shows; the record contains the full text."""
 
 
 class ShownRollouts(list["Shown"]):
-    """Rollouts laid out as turns: a list of records that a notebook shows as text to read."""
+    """A list of rollout records, which a notebook renders as readable turns."""
 
     def __repr__(self) -> str:
         return f"[{', '.join(f'task {one.task} rollout {one.rollout}: reward {one.reward}' for one in self)}]"

@@ -1,4 +1,4 @@
-"""`collect` and `verify` as work that sync and async callers wait for."""
+"""`collect` and `verify` as coroutines, for sync and async callers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def collecting(
     progress: Progress,
     options: Mapping[str, Any],
 ) -> WaitingWork[CollectResult]:
-    """The work of `collect`; wrong arguments raise here, before anything is written."""
+    """Prepare the work of `collect`; invalid arguments raise here, before anything is written."""
     keywords = resolve("collect", options)
     samples, limit = take_counts(keywords, samples=samples, limit=limit)
     take_sampling(keywords)
@@ -91,7 +91,7 @@ def collecting(
 
 
 def urls_of(base_url: str | Sequence[str]) -> tuple[str, ...]:
-    """Servers as the options hold them."""
+    """Server URLs in the form of the options."""
     return (base_url,) if isinstance(base_url, str) else tuple(base_url)
 
 
@@ -104,7 +104,7 @@ def collection_work(
     observer: Observer | None = None,
     gym_files: bool = False,
 ) -> WaitingWork[CollectResult]:
-    """The work of one collection, groups judged at its end; `held` is closed then."""
+    """The work of one collection, with groups judged at its end; `held` is closed afterwards."""
     collection = Collection(options, command=_command(), observer=observer)
     shown = make_progress(progress, lambda: collect_line(collection.snapshot(), label))
 
@@ -125,7 +125,7 @@ def collection_work(
 def sharded_work(
     options: CollectOptions, scale: ScaleOptions, progress: Progress, *, held: ExitStack
 ) -> WaitingWork[CollectResult]:
-    """The work of one collection by shards, one of them here or all of them by workers; `held` is closed at its end."""
+    """The work of a sharded collection, with one shard here or all of them in workers; `held` is closed afterwards."""
     collection = ShardedCollection(options, scale, command=_command())
     shown = make_progress(progress, lambda: collect_line(collection.snapshot()))
 
@@ -140,7 +140,7 @@ def sharded_work(
 
 
 def _command() -> list[str]:
-    """What the manifest keeps as the way to resume: the script, or the notebook's interpreter."""
+    """The command to resume, stored in the manifest: the script, or the notebook's interpreter."""
     return ["python", *sys.argv[:1]] if sys.argv and sys.argv[0] else ["python"]
 
 
@@ -162,7 +162,7 @@ async def _with_groups(collection: Collection, options: CollectOptions) -> Colle
 
 
 def collect_line(now: LiveSnapshot | None, label: str = "") -> str:
-    """One line about a collection."""
+    """Progress of a collection in one line."""
     head = f"{label}: " if label else ""
     if now is None:
         return f"{head}reading tasks"
@@ -185,7 +185,7 @@ def collect_line(now: LiveSnapshot | None, label: str = "") -> str:
 def verifying(
     run: str, verifier: Any, progress: Progress, options: Mapping[str, Any]
 ) -> WaitingWork[VerifySummary]:
-    """The work of `verify`."""
+    """Prepare the work of `verify`."""
     rest = dict(options)
     workers = rest.pop("workers", None)  # processes; those of the verifier are `verify_workers`
     keywords = resolve("verify", rest)
@@ -230,7 +230,7 @@ def verifying(
 
 
 def tell_verified(summary: VerifySummary, *, strict: bool) -> None:
-    """Warn, or raise, when a verification did not come to its end."""
+    """Warn, or raise, if a verification did not finish."""
     codes = {"done": Exit.DONE, "interrupted": Exit.INTERRUPTED}
     missing = summary.owed + summary.failed
     text = f"{summary.judged:,} of {count_of(summary.rollouts, 'rollout')} judged, {missing:,} not"

@@ -1,7 +1,7 @@
 """Runs async work from sync code and waits for it, whether or not this thread already runs an event loop.
 
-The work gets a thread and a loop of its own. The calling thread waits, draws progress, and takes interrupts: Ctrl-C in a script and a
-kernel interrupt in a notebook both raise KeyboardInterrupt here. The first one drains, the second aborts.
+The work runs in a separate thread with its own loop. The calling thread waits, draws progress and receives interrupts: Ctrl-C in
+a script and a kernel interrupt in a notebook both raise KeyboardInterrupt here. The first one drains, the second aborts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rollforge.runtime.event_loop import run_async
 T = TypeVar("T")
 
 TICK_S = 0.25
-"""Time between two looks at the progress."""
+"""Interval of progress updates."""
 
 
 class WaitingWork(Generic[T]):
-    """Async work that can be drained (finish what has begun) or aborted (drop it)."""
+    """Async work that can be drained (finish rollouts in flight) or aborted (drop them)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class WaitingWork(Generic[T]):
         self._error: BaseException | None = None
 
     def wait(self) -> T:
-        """Run it in a thread of its own and return its result.
+        """Run the work in a separate thread and return its result.
 
         Raises:
             KeyboardInterrupt: interrupted twice; what is on disk can be resumed.
@@ -68,7 +68,7 @@ class WaitingWork(Generic[T]):
         return self._result[0]
 
     async def run(self) -> T:
-        """Run it in the caller's event loop; cancelling drains first, a second cancellation aborts."""
+        """Run the work in the caller's event loop; cancelling drains, a second cancellation aborts."""
         work = asyncio.ensure_future(self.start())
         shown = asyncio.ensure_future(self._keep_showing())
         try:
@@ -106,7 +106,7 @@ class WaitingWork(Generic[T]):
         return await self.start()
 
     def _call(self, action: Callable[[], None]) -> None:
-        """Call it in the work's own loop, where its state may be changed."""
+        """Call a function in the work's own loop, where its state may be changed."""
         loop = self._loop
         if loop is None:
             action()

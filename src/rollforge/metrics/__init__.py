@@ -1,8 +1,8 @@
-"""Metrics: names and folds. A pure core: numbers in, numbers out; it reads no file, starts no sink and knows no step.
+"""Metrics: names and folds. Pure functions over numbers, without files, sinks or steps.
 
-`names` is the grammar, `moments` the mergeable state of one number, `fold` the way from experiences to runs,
-tasks and steps, `ladder` the `@k` statistics of evaluation, `profiles` the names other tools use, `trainer`
-the numbers of a training batch.
+`names` is the grammar, `moments` the mergeable state of one number, `fold` aggregates experiences to runs, tasks and steps,
+`ladder` computes the `@k` statistics of evaluation, `profiles` maps to other tools' names, `trainer` computes metrics of a
+training batch.
 """
 
 from __future__ import annotations

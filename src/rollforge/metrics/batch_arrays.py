@@ -1,4 +1,4 @@
-"""The arrays of one training batch."""
+"""Input arrays for the metrics of one training batch."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ from rollforge.metrics.moments import FloatArray
 
 
 class TrainerBatch(msgspec.Struct, kw_only=True):
-    """The arrays of one training step. Everything but the lengths may be absent; its metrics are then absent
-    too."""
+    """The arrays of one training step. All but the lengths are optional; metrics of missing arrays are omitted."""
 
     prompt_lengths: ArrayLike
     response_lengths: ArrayLike
-    """All tokens after the prompt, those of tools included."""
+    """Number of tokens after the prompt, tool results included."""
     response_mask: ArrayLike | None = None
-    """[B, R], 1 where the model wrote the token; without it, every token of the response."""
+    """[B, R], 1 for tokens that the model wrote; by default every token of the response."""
     scores: ArrayLike | None = None
-    """[B], what the verifier gave."""
+    """[B], rewards from the verifier."""
     rewards: ArrayLike | None = None
-    """[B], what training uses (scores minus penalties)."""
+    """[B], rewards used in training (scores minus penalties)."""
     advantages: ArrayLike | None = None
     returns: ArrayLike | None = None
     values: ArrayLike | None = None
-    """[B, R], the critic's values when the batch was made."""
+    """[B, R], the critic's values at the time the batch was made."""
     new_values: ArrayLike | None = None
     old_logprobs: ArrayLike | None = None
     logprobs: ArrayLike | None = None
     ref_logprobs: ArrayLike | None = None
     rollout_logprobs: ArrayLike | None = None
-    """[B, R], as the serving engine reported them."""
+    """[B, R], logprobs reported by the serving engine."""
     entropies: ArrayLike | None = None
     truncated: ArrayLike | None = None
-    """[B], whether the token limit ended the response."""
+    """[B], whether the response was cut off at the token limit."""
     max_response_length: int | None = None
     max_prompt_length: int | None = None
     num_turns: ArrayLike | None = None

@@ -33,13 +33,13 @@ NAMES = {
     "num_tokens": "perf/total_num_tokens",
     "step_time": "time/step",
 }
-"""TRL's names and ours. `completions/clipped_ratio` is a true truncation rate, so it may carry the name."""
+"""TRL's names → ours. `completions/clipped_ratio` is a true truncation rate, so it may become our truncation metric."""
 
 Log = Callable[[Mapping[str, float], int], None]
 
 
 def rename_trl(logs: Mapping[str, Any]) -> dict[str, float]:
-    """A trainer's log under rollforge's names; values that are not numbers are left out."""
+    """A trainer's log with rollforge's names, without values that are not numbers."""
     renamed: dict[str, float] = {}
     for name, value in logs.items():
         number = plain_number(value)
@@ -66,7 +66,7 @@ def trl_callback(log: Log) -> Any:
         raise UsageError("a trainer's callback needs transformers", hint="pip install trl") from error
 
     class RollforgeCallback(TrainerCallback):  # type: ignore[misc]
-        """Hands the trainer's log on."""
+        """Passes the trainer's log on under rollforge's names."""
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if logs:

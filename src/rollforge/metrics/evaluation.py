@@ -1,9 +1,8 @@
 """Folds the runs of an evaluation into `eval/` and `bench/` metrics.
 
-Per task `mean@k std@k best@n worst@n` (n over the ladder 2, 4, 8, … k), `pass@n` and `maj@n`; then the mean
-over tasks, or with `detailed_stats` their mean, std, max and min. Keys carry the k that was asked for: a task
-that lost a run stays under the same key with the runs it has, and `coverage@k` says how many there were.
-`eval/` and `bench/` differ in nothing but the first word.
+Per task `mean@k std@k best@n worst@n` (n over the ladder 2, 4, 8, … k), `pass@n` and `maj@n`; then the mean over tasks, or with
+`detailed_stats` their mean, std, max and min. Keys contain the requested k: a task with a lost run stays under the same key, and
+`coverage@k` says how many runs there were. `eval/` and `bench/` names differ only in their first word.
 """
 
 from __future__ import annotations
@@ -33,20 +32,19 @@ from rollforge.metrics.vectorised_fold import RowGroups
 
 
 class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How an evaluation is folded."""
+    """Options for folding an evaluation into metrics."""
 
     k: int
-    """Runs asked for per task; the keys carry it."""
+    """Runs requested per task; part of the metric keys."""
     estimator: Estimator = "exact"
     detailed_stats: bool = False
     ddof: int = 0
     success: Mapping[str, float] = msgspec.field(
         default_factory=lambda: {"reward": 0.5, "accuracy": 0.5, "acc": 0.5}
     )
-    """Metrics that get `pass@n`, each with the value that counts as solved."""
+    """Metrics that get `pass@n` → the value from which a run counts as solved."""
     keyed_by: str = "requested"
-    """`requested`: k as asked for. `observed`: the number of runs each task really has, as Trinity-RFT and
-    verl do."""
+    """The k in the keys. `requested`: the requested k. `observed`: each task's actual number of runs, as in Trinity-RFT and verl."""
     counts: bool = True
 
 
@@ -61,14 +59,13 @@ def fold_eval(
     category: str = "eval",
     tasks_expected: int | None = None,
 ) -> dict[str, float]:
-    """The metrics of one taskset. Values that are not finite or not present are left out and counted.
+    """The metrics of one taskset. Missing and non-finite values are omitted and counted.
 
     Args:
         task: the task of each run.
         values: per metric one number per run.
-        answers: per run what it answered (any hashable; None for no answer): gives `maj@n` for the metrics in
-            `options.success`.
-        tasks_expected: tasks asked for, when some lost all their runs.
+        answers: the answer of each run (any hashable; None for no answer), for `maj@n` of the metrics in `options.success`.
+            tasks_expected: number of requested tasks, if some lost all their runs.
     """
     table = task_level(task, values, options, present=present, answers=answers)
     numbers: dict[str, float] = {}
@@ -92,7 +89,7 @@ def task_level(
     present: Mapping[str, ArrayLike] | None = None,
     answers: Sequence[Hashable] | None = None,
 ) -> dict[str, dict[str, FloatArray]]:
-    """Per metric and statistic one number per task that carries it; `_runs` is how many runs each has."""
+    """Per metric and statistic, one number per task that has it; `_runs` is each task's number of runs."""
     task_column = np.asarray(task)
     table: dict[str, dict[str, FloatArray]] = {}
     for metric in sorted(values):
@@ -171,7 +168,7 @@ def _rows_table(
 
 
 def _majority(values: list[float], answers: list[Hashable], n: int, estimator: Estimator) -> float:
-    """Runs without an answer take no part in the vote; NaN when none has one."""
+    """Majority vote per task; runs without an answer do not vote; NaN if no run has one."""
     voting = [(value, answer) for value, answer in zip(values, answers, strict=True) if answer is not None]
     if not voting:
         return math.nan
@@ -179,7 +176,7 @@ def _majority(values: list[float], answers: list[Hashable], n: int, estimator: E
 
 
 def _is_laddered(metric: str) -> bool:
-    """Durations are averaged under their plain name; everything else climbs the ladder."""
+    """Whether a metric gets `@k` statistics; durations only get a mean under their plain name."""
     return not metric.startswith("time/") and split_suffix(metric)[1] in (None, "mean")
 
 
@@ -198,8 +195,9 @@ def _plain_reduce(suffix: str, rows: FloatArray) -> FloatArray:
 def _over_tasks(
     column: FloatArray, statistic: str, options: EvalOptions
 ) -> Iterator[tuple[str | None, float]]:
-    """The step level: by the suffix where the statistic is one, else the mean over tasks that have it, or in detail mean,
-    std, max, min."""
+    """Reduce task values to the step: by the statistic's suffix if it has one, else by the mean over tasks (in detail also std,
+    max, min).
+    """
     task_values: FloatArray = column[~np.isnan(column)]
     if not len(task_values):
         return

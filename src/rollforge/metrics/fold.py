@@ -1,11 +1,11 @@
 """Folds numbers upward: experience → run → task → step.
 
-A mean of means: every child has the same weight at its level, as in Trinity-RFT, and every mean comes with its
-counts. A metric named `x:sum`, `:max`, `:min` or `:last` is reduced that way at every level. A `Policy` decides
-about values that are missing, not finite or failed; they are counted, and never silently zero.
+A mean of means: every child has the same weight at its level, as in Trinity-RFT, and every mean comes with its counts. A metric
+with the suffix `:sum`, `:max`, `:min` or `:last` is reduced that way at every level. A `Policy` decides about missing, non-finite
+and failed values; they are counted and never silently zero.
 
-`StepFold` takes rollouts as they come and merges; `fold_steps` does the same over whole columns. Both give
-the same doubles.
+`StepFold` accepts rollouts one by one and can be merged; `vectorised_fold.fold_steps` works on whole columns. Both give identical
+doubles.
 """
 
 from __future__ import annotations
@@ -25,24 +25,22 @@ __all__ = ["Policy", "StepFold", "StepTable", "fold_experiences", "fold_steps"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with runs that lack a number. Whatever is chosen, the counts say how many there were."""
+    """How runs without a number are treated. Counts always report how many there were."""
 
     missing: Literal["skip", "zero", "error"] = "skip"
-    """A finished run without the metric."""
+    """For a finished run without the metric."""
     nan: Literal["skip", "propagate", "error"] = "skip"
-    """A value that is NaN or infinite."""
+    """For a value that is NaN or infinite."""
     failed: Literal["exclude", "zero", "both"] = "exclude"
-    """A run that failed: left out of the means, counted as 0, or both side by side (`mean` and
-    `mean_failed_as_zero`)."""
+    """For a failed run: omitted from the means, counted as 0, or both side by side (`mean` and `mean_failed_as_zero`)."""
 
 
 def fold_experiences(
     experiences: Iterable[Mapping[str, object] | None], policy: Policy | None = None
 ) -> dict[str, float]:
-    """The metrics of one run from those of its experiences (turns): per key the mean over the experiences
-    that carry it.
+    """Metrics of one run from its experiences (turns): per key, the mean over the experiences that have it.
 
-    Values that are no numbers are left out; suffixes survive, since they decide the next levels too.
+    Values that are not numbers are ignored. Suffixes are kept, because they also decide the reduction at higher levels.
     """
     policy = policy or Policy()
     state_by_metric: dict[str, Moments] = {}
@@ -67,13 +65,13 @@ class _Task:
 
 
 class FoldJson(TypedDict):
-    """The whole state of a fold: per task its key, finished and failed runs, and the state of each metric."""
+    """Serialised fold: per task its key, its finished and failed runs, and the state of each metric."""
 
     tasks: list[list[Any]]
 
 
 class StepFold:
-    """The metrics of one step, added run by run. States merge exactly, in any order and any split."""
+    """The metrics of one step, to which runs are added one by one. States merge exactly, in any order and partition."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
@@ -83,8 +81,9 @@ class StepFold:
         return len(self._tasks)
 
     def add(self, task: Hashable, metrics: Mapping[str, object], *, order: float | None = None) -> None:
-        """One finished run of `task`. `order` (a rollout index, say) decides what `:last` means: by default the last
-        run added, which says nothing about the runs of a fold that is merged."""
+        """Add a finished run of `task`. `order` (such as the rollout index) decides which run is last for `:last`; by default the
+        last one added, which is undefined after merging folds.
+        """
         state = self._tasks.setdefault(task, _Task())
         order = state.finished if order is None else order
         state.finished += 1
@@ -94,11 +93,11 @@ class StepFold:
                 state.state_by_metric.setdefault(metric, Moments()).add(number, order=order)
 
     def add_failed(self, task: Hashable) -> None:
-        """One run of `task` that failed for good."""
+        """Add a run of `task` that failed for good."""
         self._tasks.setdefault(task, _Task()).failed += 1
 
     def merge(self, other: StepFold) -> None:
-        """Take in everything `other` has seen."""
+        """Add everything that `other` contains."""
         for key, theirs in other._tasks.items():
             ours = self._tasks.setdefault(key, _Task())
             ours.finished += theirs.finished
@@ -107,14 +106,13 @@ class StepFold:
                 ours.state_by_metric.setdefault(metric, Moments()).merge(state)
 
     def task_metrics(self, task: Hashable) -> dict[str, float]:
-        """The task level of one task: per metric the value over its runs."""
+        """Metrics of one task: per metric the value over its runs."""
         state = self._tasks[task]
         values = {metric: self._task_value(state, metric) for metric in state.state_by_metric}
         return {metric: value for metric, value in values.items() if value is not None}
 
     def metrics(self, category: str = "rollout", *, counts: bool = True) -> dict[str, float]:
-        """The step level: `{category}/{metric}/mean|max|min` over tasks, with `count`, `runs`, `missing`,
-        `nan` beside."""
+        """Step-level metrics: `{category}/{metric}/mean|max|min` over tasks, with `count`, `runs`, `missing`, `nan` beside."""
         names = sorted({metric for task in self._tasks.values() for metric in task.state_by_metric})
         numbers: dict[str, float] = {}
         for metric in names:
@@ -180,7 +178,7 @@ class StepFold:
         }
 
     def to_json(self) -> FoldJson:
-        """The whole state, exactly, as JSON; task keys must be JSON values."""
+        """The complete, exact state as JSON; task keys must be JSON values."""
         return {
             "tasks": [
                 [
@@ -195,7 +193,7 @@ class StepFold:
 
     @classmethod
     def from_json(cls, state: FoldJson, policy: Policy | None = None) -> StepFold:
-        """The state `to_json` wrote."""
+        """Restore a state written by `to_json`."""
         fold = cls(policy)
         for key, finished, failed, states in state["tasks"]:
             task = fold._tasks.setdefault(key, _Task())
@@ -212,7 +210,7 @@ def _key_order(key: Hashable) -> tuple[str, Any]:
 
 
 def _reduce(metric: str, state: Moments, policy: Policy, *, zeros: int) -> float | None:
-    """One number from one state, by the metric's suffix; `zeros` more runs count as 0."""
+    """Reduce one state by the metric's suffix; `zeros` additional runs count as 0."""
     if state.non_finite and policy.nan != "skip":
         if policy.nan == "error":
             raise UsageError(
@@ -237,7 +235,7 @@ def _reduce(metric: str, state: Moments, policy: Policy, *, zeros: int) -> float
 
 
 def reduce_numbers(values: list[float], how: str) -> float:
-    """One number from task values, of which there is at least one; NaN and infinities go through as arithmetic has it."""
+    """Reduce one or more task values; NaN and infinities propagate as in arithmetic."""
     match how:
         case "mean":
             return exact_sum(values) / len(values)
@@ -252,10 +250,10 @@ def reduce_numbers(values: list[float], how: str) -> float:
 
 
 def max_number(values: list[float]) -> float:
-    """The largest value, or NaN if there is a NaN; `max` alone would depend on the order."""
+    """The maximum, or NaN if any value is NaN; plain `max` would depend on the order."""
     return math.nan if any(math.isnan(value) for value in values) else max(values)
 
 
 def min_number(values: list[float]) -> float:
-    """The smallest value, or NaN if there is a NaN."""
+    """The minimum, or NaN if any value is NaN."""
     return math.nan if any(math.isnan(value) for value in values) else min(values)

@@ -1,6 +1,6 @@
 """The `@k` statistics of one task's runs: mean, std, best, worst, pass, maj.
 
-Three estimators of best and worst of n, all on the values a task has:
+Three estimators of best and worst of n:
 - `exact` (default): the expectation over all choices of n of the task's runs, as in `rollforge metrics`; best@k
   of k runs is the best of them, and of zeros and ones it is pass@k.
 - `replacement`: the expectation over n draws with replacement, in closed form: what the bootstrap of Trinity-RFT
@@ -8,9 +8,9 @@ Three estimators of best and worst of n, all on the values a task has:
 - `bootstrap42`: 1000 resamples from numpy's legacy generator seeded with 42: the peers' own numbers, digit by
   digit. It depends on the order of the runs, and uses no global random state.
 
-A task with fewer than n runs counts with those it has (the best of 3 for best@4): the key and the tasks under it
-stay the same when runs are lost, and the coverage shows it. Every function takes a matrix (one row per task, all
-with the same number of runs) and returns one number per row.
+A task with fewer than n runs uses those it has (the best of 3 for best@4), so that lost runs do not change keys or tasks; the
+coverage reports them. Every function takes a matrix (one row per task, all with the same number of runs) and returns one number
+per row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def row_means(rows: FloatArray) -> FloatArray:
 
 
 def row_stds(rows: FloatArray, ddof: int = 0) -> FloatArray:
-    """Per row the standard deviation, of the population by default; NaN where it is undefined."""
+    """Standard deviation per row, of the population by default; NaN if undefined."""
     if rows.shape[1] <= ddof:
         return np.full(len(rows), np.nan)
     means = row_means(rows)
@@ -52,28 +52,28 @@ def row_stds(rows: FloatArray, ddof: int = 0) -> FloatArray:
 
 
 def best_of(rows: FloatArray, n: int, estimator: Estimator = "exact") -> FloatArray:
-    """Per row the expected best of n."""
+    """Expected best of n per row."""
     if estimator == "bootstrap42":
         return np.array([bootstrap_at_k(row, n)[0] for row in rows])
     return _weighted(np.sort(rows, axis=1), _order_weights(rows.shape[1], n, estimator))
 
 
 def worst_of(rows: FloatArray, n: int, estimator: Estimator = "exact") -> FloatArray:
-    """Per row the expected worst of n."""
+    """Expected worst of n per row."""
     if estimator == "bootstrap42":
         return np.array([bootstrap_at_k(row, n)[1] for row in rows])
     return _weighted(np.sort(rows, axis=1)[:, ::-1], _order_weights(rows.shape[1], n, estimator))
 
 
 def pass_at(rows: FloatArray, n: int, threshold: float) -> FloatArray:
-    """Per row the unbiased pass@n: the chance that n of the runs hold one that reaches `threshold`."""
+    """Unbiased pass@n per row: the probability that n of the runs contain one that reaches `threshold`."""
     return best_of((rows >= threshold).astype(np.float64), n)
 
 
 def majority_at(
     values: Sequence[float], answers: Sequence[Hashable], n: int, estimator: Estimator = "exact"
 ) -> float:
-    """The expected value of the answer that most of n runs give, for one task; ties are shared."""
+    """Expected value of the majority answer of n runs, for one task; ties are shared."""
     match estimator:
         case "exact":
             return majority_at_k(answers, values, min(n, len(values)))
@@ -84,7 +84,9 @@ def majority_at(
 
 
 def _majority_with_replacement(values: Sequence[float], answers: Sequence[Hashable], n: int) -> float:
-    """As verl draws: a tie is won by the answer seen first, which by symmetry means an even share each."""
+    """Majority vote over draws with replacement, as in verl. verl gives a tie to the first answer, which by symmetry equals an
+    even share.
+    """
     count_by_answer = Counter(answers)
     shares = _win_shares(tuple(sorted(count_by_answer.values())), n)
     mean_by_answer = {
@@ -99,8 +101,7 @@ def _columns(rows: FloatArray) -> list[FloatArray]:
 
 
 def _weighted(ordered: FloatArray, weights: FloatArray) -> FloatArray:
-    """Per row the weighted sum, in a fixed order so that the number does not depend on how many tasks there
-    are."""
+    """Weighted sum per row, added in a fixed order so that the result does not depend on the number of tasks."""
     total = np.zeros(len(ordered))
     for rank, weight in enumerate(weights.tolist()):
         if weight:
@@ -110,7 +111,7 @@ def _weighted(ordered: FloatArray, weights: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=1024)
 def _order_weights(runs: int, n: int, estimator: Estimator) -> FloatArray:
-    """The chance that the i-th smallest of `runs` values is the largest of n."""
+    """Probability that the i-th smallest of `runs` values is the largest of n drawn ones."""
     if estimator == "replacement":
         return np.array([(i**n - (i - 1) ** n) / runs**n for i in range(1, runs + 1)])
     return best_weights(runs)[:, min(n, runs) - 1]
@@ -128,11 +129,10 @@ def _bootstrap_majority(values: Sequence[float], answers: Sequence[Hashable], n:
 
 @lru_cache(maxsize=4096)
 def _win_shares(counts: tuple[int, ...], n: int) -> dict[int, float]:
-    """For each class size the chance that one class of that size wins the vote of n draws with replacement.
+    """For each class size, the probability that a class of that size wins the vote of n draws with replacement.
 
-    The other classes are taken in one by one: ways[drawn][ties] = weighted number of ways to give them
-    `drawn` draws with none above the winner's votes and `ties` equal to it (as a multinomial, divided by its
-    factorials).
+    Dynamic programming over the other classes: ways[drawn][ties] is the weighted number of ways to give them `drawn` draws such
+    that none exceeds the winner's votes and `ties` equal it (multinomial, divided by its factorials).
     """
     total = sum(counts)
     shares: dict[int, float] = {}

@@ -1,8 +1,8 @@
 """The mergeable state of one metric: counts, exact sums, extremes and the last value.
 
-Sums are kept as whole numbers of the smallest step a double can take, so adding has no rounding: merging in
-any order and any split gives the same state, and the streamed, the resumed and the offline mean are the same
-double. It is the arithmetic of `math.fsum`, made mergeable and storable.
+Sums are exact integer multiples of the smallest double, so adding never rounds: merging in any order and partition gives the same
+state, and streamed, resumed and offline means are the same double. This is the arithmetic of `math.fsum` in a mergeable,
+serialisable form.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 _FINEST = 1074
-"""A double is a whole number of 2**-1074."""
+"""Every double is an integer multiple of 2**-1074."""
 
 
 def plain_number(value: object) -> float | None:
-    """A float for bool, int, float and numpy or torch scalars; None for anything else."""
+    """A float for bool, int, float and numpy or torch scalars; None for other values."""
     if isinstance(value, bool | int | float):
         return float(value)
     item = getattr(value, "item", None)
@@ -32,11 +32,11 @@ def plain_number(value: object) -> float | None:
 
 
 class MomentsJson(TypedDict):
-    """The whole state, exactly; sums are hexadecimal because JSON readers round large numbers."""
+    """The complete, exact state; sums are hexadecimal because JSON readers round large integers."""
 
     count: int
     odd: list[int]
-    """NaN, infinite and negative infinite values."""
+    """Counts of NaN, infinity and negative infinity."""
     sum: str
     squares: str
     range: list[float | None]
@@ -44,8 +44,7 @@ class MomentsJson(TypedDict):
 
 
 class Moments:
-    """Count, sum, sum of squares, extremes and last of the finite values seen, and how many were not
-    finite."""
+    """Count, sum, sum of squares, extremes and last of the finite values, and the number of non-finite ones."""
 
     __slots__ = (
         "_order",
@@ -74,14 +73,14 @@ class Moments:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Moments:
-        """The state of `values`, in their order."""
+        """The state of `values`, added in order."""
         moments = cls()
         for order, value in enumerate(values):
             moments.add(value, order=order)
         return moments
 
     def add(self, value: float, *, order: float = 0.0) -> None:
-        """Take one value in; `order` decides which value is the last one, whatever order they arrive in."""
+        """Add one value; `order` decides which value is the last one, independently of the order of calls."""
         if not math.isfinite(value):
             self._count_odd(value)
             return
@@ -109,7 +108,7 @@ class Moments:
             self._order, self.last = order, value
 
     def merge(self, other: Moments) -> None:
-        """Take in everything `other` has seen; commutative and associative to the last bit."""
+        """Add everything that `other` contains; commutative and associative to the last bit."""
         self.count += other.count
         self.nan += other.nan
         self.infinite += other.infinite
@@ -122,7 +121,7 @@ class Moments:
 
     @property
     def non_finite(self) -> int:
-        """NaN and infinite values, which are in no other number here."""
+        """Number of NaN and infinite values, which all other statistics exclude."""
         return self.nan + self.infinite + self.negative_infinite
 
     @property
@@ -132,18 +131,18 @@ class Moments:
 
     @property
     def mean(self) -> float | None:
-        """The sum divided by the count; None over nothing."""
+        """The sum divided by the count; None without values."""
         return self.sum / self.count if self.count else None
 
     def std(self, ddof: int = 0) -> float | None:
-        """The standard deviation, of the population by default; None where it is undefined."""
+        """The standard deviation, of the population by default; None if undefined."""
         if self.count - ddof <= 0:
             return None
         spread = self.count * self._squares - self._total * self._total
         return math.sqrt(_to_float(spread, 2 * _FINEST, self.count * (self.count - ddof)))
 
     def to_json(self) -> MomentsJson:
-        """The whole state, exactly, as JSON."""
+        """The complete, exact state as JSON."""
         return {
             "count": self.count,
             "odd": [self.nan, self.infinite, self.negative_infinite],
@@ -155,7 +154,7 @@ class Moments:
 
     @classmethod
     def from_json(cls, state: MomentsJson) -> Moments:
-        """The state `to_json` wrote."""
+        """Restore a state written by `to_json`."""
         moments = cls()
         moments.count = state["count"]
         moments.nan, moments.infinite, moments.negative_infinite = state["odd"]
@@ -177,8 +176,7 @@ class Moments:
 
 
 def _to_float(units: int, fineness: int, divisor: int = 1) -> float:
-    """`units / (divisor * 2**fineness)`, rounded once; Python divides whole numbers of any size correctly
-    rounded."""
+    """`units / (divisor * 2**fineness)`, rounded once, because Python divides integers of any size with correct rounding."""
     try:
         return units / (divisor << fineness)
     except OverflowError:
@@ -186,14 +184,14 @@ def _to_float(units: int, fineness: int, divisor: int = 1) -> float:
 
 
 _BLOCK = 16_384
-"""Rows summed at a time: the few arrays a block needs stay in the processor's cache."""
+"""Rows summed at a time, so that a block's arrays fit into the processor's cache."""
 
 
 def exact_row_sums(columns: Sequence[FloatArray]) -> FloatArray:
     """For each row the sum across `columns`, equal to `math.fsum` of that row whatever the order of the columns.
 
-    Rounding errors are carried in a second array and theirs in a third; where even the third is not zero (values
-    more than a hundred bits apart) the row is summed again by `fsum`.
+    Rounding errors are collected in a second array, and the errors of that one in a third. A row whose third value is not zero
+    (values more than a hundred bits apart) is summed again with `fsum`.
     """
     result = np.array(columns[0], dtype=np.float64)
     if len(columns) == 1:
@@ -205,7 +203,7 @@ def exact_row_sums(columns: Sequence[FloatArray]) -> FloatArray:
 
 
 def _sum_block(columns: list[FloatArray], result: FloatArray) -> None:
-    """Put the sums of a block's rows into `result`, which holds its first column."""
+    """Write the sums of a block's rows into `result`, which initially holds the first column."""
     error, rest = np.zeros_like(result), np.zeros_like(result)
     total, lost, shadow = result.copy(), np.empty_like(result), np.empty_like(result)
     spare, column = np.empty_like(result), np.empty_like(result)
@@ -225,7 +223,7 @@ def _sum_block(columns: list[FloatArray], result: FloatArray) -> None:
 def _two_sum(
     a: FloatArray, b: FloatArray, total: FloatArray, lost: FloatArray, shadow: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The rounded sum, with what rounding lost left in `lost`, exactly (Knuth); the second is `a`'s space, free again."""
+    """The rounded sum of two arrays; the exact rounding error (Knuth) is left in `lost`. The memory of `a` is reused."""
     np.add(a, b, out=total)
     np.subtract(total, a, out=shadow)
     np.subtract(total, shadow, out=lost)

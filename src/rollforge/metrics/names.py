@@ -1,9 +1,8 @@
 """The grammar of metric names: `{category}/{taskset}/{metric}/{statistic}`.
 
-Only `eval/` and `bench/` names have a taskset. A metric may contain slashes itself
-(`time/run_execution`). A statistic is a known word (`mean`, `max`, …) or `word@k`; an evaluation statistic
-may be followed by one more word that says how tasks were reduced (`mean@4/std`). No other module takes a name
-apart or puts one together.
+Only `eval/` and `bench/` names have a taskset. A metric may contain slashes itself (`time/run_execution`). A statistic is a known
+word (`mean`, `max`, …) or `word@k`; an evaluation statistic may be followed by one more word for the reduction over tasks
+(`mean@4/std`). Only this module parses and builds names.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CATEGORIES = (
     "num_turns",
     "tool_call_counts",
 )
-"""First segments rollforge itself writes; a name from elsewhere may have another one."""
+"""First segments that rollforge writes; names from other sources may have different ones."""
 
 TASKSET_CATEGORIES = frozenset({"eval", "bench"})
 STATISTICS = frozenset(
@@ -47,20 +46,20 @@ DETAILS = frozenset({"mean", "std", "max", "min"})
 AT_K = re.compile(r"[a-z][a-z0-9_^]*@[1-9][0-9]*")
 
 SUFFIXES = frozenset({"mean", "sum", "max", "min", "last"})
-"""What may follow a metric's name after a colon (`tokens:sum`): the reducer at every level."""
+"""Suffixes of a metric after a colon (`tokens:sum`), which select the reduction at every level."""
 
 Sink = Literal["jsonl", "console", "wandb", "tensorboard", "mlflow", "prometheus", "otel"]
 
 
 class MetricName(msgspec.Struct, frozen=True, kw_only=True):
-    """One name, taken apart. `str()` puts it together again."""
+    """A parsed metric name; `str()` joins its parts again."""
 
     category: str
     metric: str
     taskset: str | None = None
     statistic: str | None = None
     detail: str | None = None
-    """How the tasks of an evaluation were reduced, after an `@k` statistic; None means by their mean."""
+    """Reduction over the tasks of an evaluation, after an `@k` statistic; None means the mean."""
 
     def __str__(self) -> str:
         parts = (self.category, self.taskset, self.metric, self.statistic, self.detail)
@@ -68,12 +67,12 @@ class MetricName(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def k(self) -> int | None:
-        """The number behind the `@`, if the statistic has one."""
+        """The number after `@`, if the statistic has one."""
         return int(self.statistic.partition("@")[2]) if self.statistic and "@" in self.statistic else None
 
 
 def parse_name(name: str) -> MetricName:
-    """The parts of `name`; raises `ValueError` saying what is wrong with it."""
+    """Parse a name; raises `ValueError` with the reason if it is invalid."""
     validate_name(name)
     category, *rest = name.split("/")
     taskset = None
@@ -101,7 +100,7 @@ def build_name(
     taskset: str | None = None,
     detail: str | None = None,
 ) -> str:
-    """The name made of these parts; raises `ValueError` when they make none."""
+    """Join the parts to a name; raises `ValueError` if they are invalid."""
     if (taskset is not None) != (category in TASKSET_CATEGORIES):
         need = "needs" if category in TASKSET_CATEGORIES else "takes no"
         raise ValueError(f"a name in {category}/ {need} taskset (got {taskset!r})")
@@ -115,7 +114,7 @@ def build_name(
 
 
 def validate_name(name: str) -> None:
-    """Nothing, or a `ValueError` that says why `name` is no metric name."""
+    """Raise a `ValueError` with the reason if `name` is not a metric name."""
     if not name or "/" not in name:
         raise ValueError(
             f"{name!r}: a metric name has at least a category and a metric: rollout/accuracy/mean"
@@ -129,7 +128,7 @@ def validate_name(name: str) -> None:
 
 @lru_cache(maxsize=4096)
 def is_metric(metric: str) -> bool:
-    """Whether `metric` can be part of a name; logs a warning once if not."""
+    """Whether `metric` can be part of a name; otherwise a warning is logged once."""
     try:
         validate_name(f"rollout/{metric}")
     except ValueError as error:
@@ -145,19 +144,20 @@ _AMOUNT = re.compile(
 
 
 def is_amount(metric: str) -> bool:
-    """Whether a metric counts or measures something, by its name: constant ones of it are no proportion of 100 %."""
+    """Whether a metric's name says that it is a count or a measurement, so that a constant 1 is not a share of 100 %."""
     return _AMOUNT.search(metric.casefold()) is not None
 
 
 def split_suffix(metric: str) -> tuple[str, str | None]:
-    """`tokens:sum` → (`tokens`, `sum`); an unknown suffix belongs to the name."""
+    """`tokens:sum` → (`tokens`, `sum`); an unknown suffix is part of the name."""
     stem, colon, suffix = metric.rpartition(":")
     return (stem, suffix) if colon and stem and suffix in SUFFIXES else (metric, None)
 
 
 def shown_metric(metric: str, metric_names: Container[str]) -> str:
-    """The name a metric is reported under: without its suffix, unless `metric_names` has another that reports the same
-    statistics."""
+    """The name under which a metric is reported: without its suffix, unless `metric_names` has another metric that reports the
+    same statistics.
+    """
     stem, suffix = split_suffix(metric)
     is_taken = stem in metric_names or (suffix != "mean" and f"{stem}:mean" in metric_names)
     return metric if is_taken and suffix in ("mean", "max", "min") else stem
@@ -175,11 +175,9 @@ _ESCAPE = re.compile(r"_at_|_x([0-9a-f]+)_")
 
 
 def safe_name(name: str, sink: str) -> str:
-    """`name` as `sink` accepts it: `@` becomes `_at_` (the form MLflow users of verl and Trinity-RFT know),
-    others `_x2d_`.
+    """Escape `name` for `sink`: `@` becomes `_at_` (as in MLflow exports of verl and Trinity-RFT), other characters `_x2d_`.
 
-    Two names never become one: what already looks like an escape is escaped too, and `original_name` undoes
-    it exactly.
+    The mapping is injective: text that looks like an escape is escaped too, and `original_name` is the exact inverse.
     """
     legal = _LEGAL.get(sink)
     if legal is None:
@@ -191,7 +189,7 @@ def safe_name(name: str, sink: str) -> str:
 
 
 def original_name(safe: str, sink: str) -> str:
-    """What `safe_name` made `safe` from."""
+    """The name from which `safe_name` made `safe`."""
     if sink not in _LEGAL:
         return safe
     text = safe.replace(":", "/") if sink == "prometheus" else safe

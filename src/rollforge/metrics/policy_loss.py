@@ -21,7 +21,7 @@ def _arrays(*values: object) -> list[FloatArray]:
 
 
 def actor_metrics(batch: TrainerBatch, mask: BoolArray) -> dict[str, float]:
-    """`actor/*`: what the update did to the policy."""
+    """`actor/*`: how the update changed the policy."""
     numbers: dict[str, float] = {}
     if batch.entropies is not None:
         numbers["actor/entropy"] = masked_mean(_arrays(batch.entropies)[0], mask)
@@ -57,14 +57,14 @@ def _clipped_loss(
 
 
 def kl_k3(logprobs: FloatArray, ref: FloatArray) -> FloatArray:
-    """The low-variance estimate e^d − d − 1, its parts clipped as verl clips them."""
+    """The low-variance KL estimate e^d − d − 1, clipped as in verl."""
     distance = np.clip(ref - logprobs, -20.0, 20.0)
     clipped: FloatArray = np.clip(np.exp(distance) - distance - 1.0, -10.0, 10.0)
     return clipped
 
 
 def critic_loss_metrics(batch: TrainerBatch, mask: BoolArray) -> dict[str, float]:
-    """`critic/vf_*`: how the new values fit the returns."""
+    """`critic/vf_*`: how well the new values fit the returns."""
     if batch.new_values is None or batch.values is None or batch.returns is None:
         return {}
     new, old, returns = _arrays(batch.new_values, batch.values, batch.returns)
@@ -78,7 +78,7 @@ def critic_loss_metrics(batch: TrainerBatch, mask: BoolArray) -> dict[str, float
 
 
 def off_policy_metrics(batch: TrainerBatch, mask: BoolArray) -> dict[str, float]:
-    """`training/*`: how far the serving engine's probabilities are from the trainer's."""
+    """`training/*`: distance between the probabilities of serving engine and trainer."""
     trained = batch.old_logprobs if batch.old_logprobs is not None else batch.logprobs
     if batch.rollout_logprobs is None or trained is None or mask.sum() < 2:
         return {}

@@ -1,8 +1,8 @@
 """Naming profiles: metrics under the names of Trinity-RFT 0.6 or verl, or unchanged.
 
-A profile changes names and drops statistics the other tool does not have; it never changes a value. The totals
-of a step stay, since a resumed run reads from them which steps are reported. To get the peers' values as well,
-fold with `estimator="bootstrap42"` and `keyed_by="observed"`.
+A profile changes names and drops statistics that the other tool lacks, but never changes a value. Totals of a step are kept,
+because a resumed run reads from them which steps were reported. To get the peers' values as well, fold with
+`estimator="bootstrap42"` and `keyed_by="observed"`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Balance of a batch's tokens over data-parallel workers: `global_seqlen/*`.
 
-For consecutive chunks, and after balancing by largest-difference partitioning (Karmarkar-Karp) into parts of
-equal size.
+Computed for consecutive chunks, and after balancing into parts of equal size by largest-difference partitioning (Karmarkar-Karp).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def seqlen_metrics(lengths: FloatArray, workers: int) -> dict[str, float]:
 
 
 def balanced_parts(lengths: FloatArray, parts: int) -> list[list[int]]:
-    """The rows cut into `parts` of equal size with sums as near as the heuristic gets them."""
+    """Partition the rows into `parts` of equal size with approximately equal sums."""
     order = np.argsort(lengths, kind="stable").tolist()
     heap = []
     for start in range(0, len(order), parts):
@@ -54,5 +53,5 @@ def _sorted(state: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]
 
 
 def _key(state: list[tuple[float, list[int]]]) -> tuple[float, float]:
-    """The widest spread first; between equals the one with the larger top."""
+    """Sort key: the widest spread first; ties by the larger maximum."""
     return (-(state[0][0] - state[-1][0]), -state[0][0])

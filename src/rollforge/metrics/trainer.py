@@ -1,10 +1,9 @@
 """Metrics of one training batch from plain arrays, with verl's definitions.
 
-`critic/*`, `actor/*`, `response_length/*`, `prompt_length/*`, `global_seqlen/*`, `perf/*`, `time/*`,
-`timing_per_token_ms/*`. Token arrays are [batch, response width]; a token counts where `response_mask` is 1,
-that is where the model wrote it. Aborted samples (no response token) are in no score or reward. Definitions
-that mislead are given only under `profile="verl"`: there `clip_ratio` compares with the width of the batch;
-here it needs the real limit or the truncation flags, or is absent.
+`critic/*`, `actor/*`, `response_length/*`, `prompt_length/*`, `global_seqlen/*`, `perf/*`, `time/*`, `timing_per_token_ms/*`.
+Token arrays are [batch, response width]; only tokens that the model wrote (`response_mask` is 1) count. Scores and rewards
+exclude aborted samples (without response tokens). Misleading definitions are computed only with `profile="verl"`: its
+`clip_ratio` compares with the width of the batch; ours needs the actual limit or truncation flags and is otherwise omitted.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from rollforge.metrics.seqlen import seqlen_metrics
 from rollforge.metrics.vectorised_fold import BoolArray
 
 ALL_TOKEN_SECTIONS = frozenset({"ref", "values", "adv", "update_critic", "update_actor"})
-"""Timed sections whose cost per token is over prompts and responses; `gen` is over responses."""
+"""Timed sections whose cost per token is divided by prompt and response tokens; for `gen` by response tokens."""
 
 
 def trainer_metrics(batch: TrainerBatch, *, profile: str = "rollforge") -> dict[str, float]:
-    """Every metric the arrays allow. `profile="verl"` adds the old names whose definitions mislead."""
+    """All metrics that the arrays allow. `profile="verl"` adds verl's names with misleading definitions."""
     arrays = _Arrays(batch)
     numbers = _critic(batch, arrays)
     numbers |= _lengths(batch, arrays, profile)
@@ -38,7 +37,7 @@ def trainer_metrics(batch: TrainerBatch, *, profile: str = "rollforge") -> dict[
 
 
 class _Arrays:
-    """The batch as numpy: lengths and the mask of tokens that count."""
+    """The batch as numpy arrays: lengths, and the mask of counted tokens."""
 
     def __init__(self, batch: TrainerBatch) -> None:
         self.prompt = as_array(batch.prompt_lengths)
@@ -57,7 +56,7 @@ class _Arrays:
 
 
 def spread(prefix: str, values: FloatArray) -> dict[str, float]:
-    """`{prefix}/mean|max|min`, or nothing over nothing."""
+    """`{prefix}/mean|max|min`; nothing for an empty array."""
     if not values.size:
         return {}
     return {
@@ -118,7 +117,7 @@ def timing_metrics(
     *,
     profile: str = "rollforge",
 ) -> dict[str, float]:
-    """`time/*` in seconds, `timing_per_token_ms/*`, and `perf/*` when the whole step was timed (`step`)."""
+    """`time/*` in seconds, `timing_per_token_ms/*`, and `perf/*` if the whole step was timed (`step`)."""
     prefix = "timing_s" if profile == "verl" else "time"
     tokens = float(prompt.sum() + response.sum())
     numbers = {f"{prefix}/{section}": float(seconds) for section, seconds in timings.items()}

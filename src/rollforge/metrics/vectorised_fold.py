@@ -1,7 +1,7 @@
 """Vectorised fold: many steps of many tasks of many runs, in a few numpy passes per metric.
 
-It gives the same doubles as `StepFold`, at a fraction of the cost. Rows may come in any order; a task's runs
-need not be neighbours, though it is faster when they are.
+It gives the same doubles as `StepFold` at a fraction of the cost. Rows may be in any order; it is faster if each task's runs are
+adjacent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _WIDE = 256
-"""Groups larger than this are summed one by one; below it, all groups together, rank by rank."""
+"""Groups larger than this are summed one by one; smaller ones together, rank by rank."""
 
 
 class StepTable(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class StepTable(msgspec.Struct, frozen=True):
     values: dict[str, FloatArray]
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Each step with its own metrics, absent ones left out."""
+        """The metrics of each step, without missing ones."""
         names = list(self.values)
         columns = [self.values[name].tolist() for name in names]
         for position, step in enumerate(self.steps.tolist()):
@@ -40,10 +40,10 @@ class StepTable(msgspec.Struct, frozen=True):
 
 
 class RowGroups:
-    """Rows grouped by key: an order of the rows, and the start of each group in it."""
+    """Rows grouped by key: a row order, and the start of each group in it."""
 
     def __init__(self, *keys: NDArray[Any]) -> None:
-        """Group by all `keys`, the first one most significant."""
+        """Group by all `keys`, the first one being most significant."""
         rows = len(keys[0])
         change = _changes(keys)
         self.order: IntArray | None = None
@@ -57,11 +57,11 @@ class RowGroups:
         return len(self.starts)
 
     def arrange(self, column: NDArray[Any]) -> NDArray[Any]:
-        """`column` with the rows of each group side by side."""
+        """`column` reordered so that the rows of each group are adjacent."""
         return column if self.order is None else column[self.order]
 
     def sums(self, arranged: FloatArray) -> FloatArray:
-        """Per group the sum, as `math.fsum` has it."""
+        """Sum per group, exact as in `math.fsum`."""
         result = np.empty(len(self))
         if not len(self):
             return result
@@ -81,7 +81,7 @@ class RowGroups:
         return result
 
     def counts(self, arranged: BoolArray) -> FloatArray:
-        """Per group how many are true."""
+        """Number of true values per group."""
         if not len(self):
             return np.zeros(0)
         return np.add.reduceat(arranged, self.starts, dtype=np.float64)
@@ -102,7 +102,7 @@ def _changes(keys: Sequence[NDArray[Any]]) -> BoolArray:
 
 
 def _is_sorted(keys: Sequence[NDArray[Any]], change: BoolArray) -> bool:
-    """Whether rows are already in the order of the first key and then the next."""
+    """Whether rows are already sorted by the first key, then the second."""
     where = np.flatnonzero(change)
     heads = [key[where] for key in keys]
     tied = np.ones(max(len(where) - 1, 0), dtype=np.bool_)
@@ -122,15 +122,14 @@ def fold_steps(
     category: str = "rollout",
     counts: bool = True,
 ) -> StepTable:
-    """The step-level metrics of every step at once, under the default policy (skip what is missing or not
-    finite, and count).
+    """Step-level metrics of all steps at once, with the default policy (skip and count missing and non-finite values).
 
     Args:
         step: the step of each run.
         task: the task of each run.
         values: per metric one number per run; suffixes (`:sum` …) work as in `StepFold`.
-        present: per metric which runs carry it; without it, all do. NaN in `values` is a value that is NaN,
-            not a missing one.
+        present: per metric, a mask of the runs that have it; by default all. NaN in `values` counts as a NaN value, not as
+            missing.
     """
     step_column, task_column = np.asarray(step), np.asarray(task)
     by_task = RowGroups(step_column, task_column)

@@ -1,4 +1,4 @@
-"""Operators: what happens to experiences between a rollout and the buffer. One file per member, one line here."""
+"""Operators: transformations of experiences between rollout and buffer. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

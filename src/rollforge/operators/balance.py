@@ -1,7 +1,6 @@
 """Balances a step: at most `max_per_task` experiences of a task, and a bounded ratio of failures per success.
 
-Which ones go is drawn by `seed` and the experience's own id, so the same experiences give the same choice in
-any order.
+The dropped ones are drawn by `seed` and the experience's id, so the choice does not depend on the order.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     max_per_task: int | None = None
     ratio: float | None = None
-    """Failures kept per success at most, within each task; successes beyond what the failures allow go too."""
+    """Largest ratio of failures to successes within each task; if failures are scarce, surplus successes are dropped too."""
     solved: float = 1.0
     seed: int = 0
 

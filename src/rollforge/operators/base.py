@@ -1,7 +1,7 @@
-"""What an operator is, and what it returns: kept experiences, reasons for dropped ones, its metrics.
+"""The operator protocol and its result: kept experiences, reasons for dropped ones, metrics.
 
-An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
-never changes an experience in place. No operator treats an unjudged experience (`reward` None) as zero.
+An operator gets the experiences of one step, in whole groups, and preserves the order of those it keeps. It never changes an
+experience in place. No operator treats an unjudged experience (`reward` None) as zero.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from rollforge.experience import Experience
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one operator did to one step."""
+    """Result of one operator for one step."""
 
     experiences: list[Experience]
     dropped: Counter[str] = msgspec.field(default_factory=Counter)
-    """Reason → experiences dropped for it; together with `experiences` they account for everything that came
-    in."""
+    """Reason → number of dropped experiences; together with `experiences` they account for all inputs."""
     metrics: dict[str, float] = {}
-    """The operator's own numbers, named without its own name in front."""
+    """The operator's own numbers, without its name as prefix."""
 
 
 class Operator(Protocol):
-    """A step of the pipeline. Members are frozen records of their options, read straight from the pipeline's
-    file."""
+    """A step of the pipeline. Members are frozen records of their options, decoded from the pipeline's file."""
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
-        """What is left of these experiences, and why the others are not."""
+        """Apply the operator; returns the kept experiences and why the others were dropped."""
 
 
 def sift(experiences: Iterable[Experience], reason_of: Callable[[Experience], str | None]) -> Outcome:
@@ -48,7 +46,7 @@ def sift(experiences: Iterable[Experience], reason_of: Callable[[Experience], st
 
 
 def groups_of(experiences: Iterable[Experience]) -> dict[str, list[Experience]]:
-    """Task → its experiences, both in order of appearance."""
+    """Task → its experiences, both in order of first appearance."""
     groups: dict[str, list[Experience]] = {}
     for experience in experiences:
         groups.setdefault(experience.task, []).append(experience)
@@ -56,8 +54,7 @@ def groups_of(experiences: Iterable[Experience]) -> dict[str, list[Experience]]:
 
 
 def run_rewards(group: Iterable[Experience]) -> dict[str, float]:
-    """Run → the reward of its last turn: a run of many turns counts once in its group. Unjudged runs are left
-    out."""
+    """Run → the reward of its last turn, so that a run of many turns counts once in its group. Unjudged runs are omitted."""
     last: dict[str, Experience] = {}
     for experience in group:
         latest = last.get(experience.run)
@@ -67,7 +64,7 @@ def run_rewards(group: Iterable[Experience]) -> dict[str, float]:
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """`{name}/mean|max|min` over values, or nothing over nothing."""
+    """`{name}/mean|max|min` of values; nothing without values."""
     if not values:
         return {}
     return {
@@ -78,7 +75,7 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def mean_and_std(values: Sequence[float], ddof: int = 0) -> tuple[float, float]:
-    """Mean and standard deviation; the deviation of too few values is 0."""
+    """Mean and standard deviation; the deviation is 0 with too few values."""
     mean = math.fsum(values) / len(values)
     if len(values) <= ddof:
         return mean, 0.0

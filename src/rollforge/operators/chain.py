@@ -1,8 +1,8 @@
-"""A pipeline of operators, with the counts of each under its own name.
+"""A pipeline of operators, with counts for each operator under its name.
 
 `experience_pipeline/{operator}/in`, `out`, `dropped/{reason}` and the operator's own numbers;
-`time/experience_pipeline/{operator}` in seconds. Every operator has a name of its own, so that nothing
-overwrites a neighbour's count, nor the pipeline's own.
+`time/experience_pipeline/{operator}` in seconds. Operator names are unique, so that counts cannot overwrite each other or those
+of the pipeline.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rollforge.registry import load_target, refuse_unknown
 from rollforge.runtime.typed_decoding import convert
 
 OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
-"""What the pipeline calls its own numbers."""
+"""Names of the pipeline's own numbers, which operators may not use."""
 
 
 LedgerRow = TypedDict(
     "LedgerRow", {"operator": str, "in": int, "out": int, "dropped": dict[str, int], "seconds": float}
 )
-"""What one operator did, as commands print it."""
+"""Counts of one operator, as commands print them."""
 
 
 class OperatorLedger(msgspec.Struct, kw_only=True):
-    """What one operator has done since the pipeline was made."""
+    """Cumulative counts of one operator since the pipeline was made."""
 
     name: str
     seen: int = 0
@@ -89,7 +89,7 @@ class Pipeline:
         self.ledgers = [OperatorLedger(name=name) for name in names]
 
     def run(self, experiences: Sequence[Experience]) -> tuple[list[Experience], dict[str, float]]:
-        """One step through all operators: what comes out, and the step's metrics."""
+        """Run one step through all operators; returns the resulting experiences and the step's metrics."""
         metrics: dict[str, float] = {"experience_pipeline/input_count": len(experiences)}
         metrics |= _rewards("experience_pipeline/input_reward", experiences)
         started = self._clock()
@@ -112,7 +112,7 @@ class Pipeline:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names, later ones of the same with a number that makes none of the others: dedupe, dedupe_2."""
+    """Make names unique by appending the first unused number to repeated ones: dedupe, dedupe_2."""
     unique: list[str] = []
     for name in names:
         if name in OWN_NAMES:
@@ -146,8 +146,9 @@ def _rewards(name: str, experiences: Sequence[Experience]) -> dict[str, float]:
 
 
 def pipeline_from_config(entries: Sequence[Mapping[str, Any]]) -> Pipeline:
-    """The pipeline of a list of tables, each with `use` (a member's name or `file.py:function`), maybe
-    `name`, and its options."""
+    """The pipeline for a list of tables, each with `use` (a member's name or `file.py:function`), an optional `name`, and
+    options.
+    """
     return Pipeline([_operator(dict(entry), number) for number, entry in enumerate(entries, start=1)])
 
 

@@ -1,8 +1,7 @@
 """Drops experiences whose response was seen before: within the task, or anywhere in the run.
 
-Responses are compared with runs of white space collapsed. The first one stays. What was seen
-is remembered from step to step as 8-byte digests. A session that resumes a stream starts its memory anew, which
-matters for the scope `run` only: there an offline pass is the exact one.
+Responses are compared with runs of white space collapsed. The first one stays. Seen responses are remembered across steps as
+8-byte digests. A resumed session starts with an empty memory, which affects only the scope `run`; an offline pass is exact.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from rollforge.operators.base import Outcome, sift
 
 
 class Dedupe(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Remembers responses."""
+    """Drops repeated responses."""
 
     scope: Literal["task", "run"] = "task"
-    """`task`: equal answers to the same task. `run`: equal answers to any task."""
+    """`task`: compare answers within a task. `run`: compare answers across all tasks."""
     _seen: set[bytes] = msgspec.field(default_factory=set, name="_seen")
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:

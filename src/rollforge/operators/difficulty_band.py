@@ -1,7 +1,6 @@
-"""Keeps tasks whose pass rate lies between `min` and `max`, and notes their difficulty on each experience.
+"""Keeps tasks whose pass rate lies between `min` and `max`, and records their difficulty on each experience.
 
-Pass is measured on the outcome (`metric`, or the reward), at `solved`. The share of failures becomes
-`difficulty`.
+An experience passes if its outcome (`metric`, or the reward) is at least `solved`. The share of failures becomes `difficulty`.
 """
 
 from __future__ import annotations

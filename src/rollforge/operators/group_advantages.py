@@ -1,8 +1,8 @@
-"""Gives every experience its advantage over its group: GRPO, Dr.GRPO, RLOO, REINFORCE++, or step-wise.
+"""Computes every experience's advantage relative to its group: GRPO, Dr.GRPO, RLOO, REINFORCE++, or step-wise.
 
-A run of several turns counts once in its group, with the reward of its last turn, and its advantage goes to
-all of its turns, with `divide_by_turns` in equal shares. A group of one has no baseline: its advantage
-is 0 and it is counted, never the raw reward. Group statistics are over real groups only.
+A run of several turns counts once in its group, with the reward of its last turn, and its advantage goes to all of its turns,
+divided equally with `divide_by_turns`. A group of one has no baseline: its advantage is 0 (not the raw reward), and it is
+counted. Group statistics exclude groups of one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _WHITENING_EPSILON = 1e-8
 
 
 class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One advantage estimator."""
+    """An advantage estimator with its options."""
 
     method: Method = "grpo"
     tolerance: float = 1e-6
-    """Rewards closer than this are the same: their advantages are exactly 0, not divided noise."""
+    """Rewards closer than this count as equal: their advantages are exactly 0 instead of amplified noise."""
 
     divide_by_turns: bool = False
-    """Whether the turns of a run share its advantage instead of having it each: long runs then weigh no more."""
+    """Whether the turns of a run divide its advantage, instead of each having all of it, so that long runs weigh no more."""
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
         groups = {task: run_rewards(group) for task, group in groups_of(experiences).items()}
@@ -71,7 +71,7 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def _whiten(advantages: Mapping[str, float], experiences: Sequence[Experience]) -> dict[str, float]:
-    """Zero mean and unit variance over the step's tokens (over its runs where token counts are not known)."""
+    """Normalise to zero mean and unit variance over the step's tokens (over its runs if token counts are unknown)."""
     judged = [experience for experience in experiences if experience.run in advantages]
     if not judged:
         return {}
@@ -99,7 +99,7 @@ def _metrics(groups: Mapping[str, Mapping[str, float]], tolerance: float) -> dic
 
 
 def with_advantage(experience: Experience, advantage: float) -> Experience:
-    """The experience with its advantage, also per token where there are tokens."""
+    """The experience with its advantage, also per token if tokens are known."""
     if experience.mask is None:
         return msgspec.structs.replace(experience, advantage=advantage)
     per_token = np.where(experience.mask, advantage, 0.0).astype(np.float32)

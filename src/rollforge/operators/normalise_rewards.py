@@ -1,7 +1,6 @@
 """Brings rewards onto one scale, over the step or per task set: unit deviation, or the range 0 to 1.
 
-A scale without spread (all equal, up to rounding) leaves 0 for every reward under `standard`, and the reward as
-it is under `range`.
+If all rewards are equal up to rounding, `standard` makes every reward 0, and `range` leaves rewards unchanged.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from rollforge.experience import Experience
 from rollforge.operators.base import Outcome, mean_and_std
 
 _NOISE = 1e-12
-"""Rewards that differ by less than this share of the largest differ by rounding only."""
+"""Differences below this share of the largest reward are rounding errors."""
 
 
 class NormaliseRewards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scale for rewards."""
+    """A linear scale for rewards."""
 
     method: Literal["standard", "range"] = "standard"
     over: Literal["step", "taskset"] = "step"
@@ -37,7 +36,7 @@ class NormaliseRewards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return experience.taskset if self.over == "taskset" else ""
 
     def _scale(self, values: list[float]) -> tuple[float, float]:
-        """What to subtract and what to divide by; a divisor of 0 leaves 0."""
+        """Offset to subtract and divisor; a divisor of 0 results in 0."""
         low, high = min(values), max(values)
         if high - low <= _NOISE * max(abs(low), abs(high)):
             return (0.0, 0.0) if self.method == "standard" else (0.0, 1.0)

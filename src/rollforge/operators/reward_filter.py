@@ -1,4 +1,4 @@
-"""Keeps experiences whose reward lies between `min` and `max`; unjudged experiences are dropped with a reason of their own."""
+"""Keeps experiences whose reward lies between `min` and `max`; unjudged experiences are dropped under a separate reason."""
 
 from __future__ import annotations
 

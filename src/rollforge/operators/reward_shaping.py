@@ -1,7 +1,7 @@
 """Adds weighted metrics to the reward: reward × `scale` + Σ weight × metric + `offset`, then clipped.
 
-The reward before shaping stays in `metrics["unshaped_reward"]`. An experience without one of the metrics gets
-nothing for it, and is counted.
+The reward before shaping stays in `metrics["unshaped_reward"]`. A missing metric contributes nothing, and the experience is
+counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollforge.operators.base import Outcome, spread
 
 
 class RewardShaping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A linear reward."""
+    """Weights, scale and offset of a linear reward."""
 
     scale: float = 1.0
     offset: float = 0.0

@@ -1,4 +1,4 @@
-"""Drops answers the token limit cut off, or masks them: in their group, but not trained on."""
+"""Drops answers that were cut off at the token limit, or masks them: they stay in their group but are not trained on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollforge.operators.base import Outcome, sift
 
 
 class TruncationFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do with truncated answers; where the server did not say why an answer ended, it is kept."""
+    """Treatment of truncated answers; an answer with unknown finish reason is kept."""
 
     action: Literal["drop", "mask"] = "drop"
 

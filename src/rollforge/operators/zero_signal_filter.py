@@ -1,7 +1,7 @@
-"""Drops groups whose rewards are all the same: they teach a group-relative trainer nothing.
+"""Drops groups whose rewards are all equal, which give a group-relative trainer no gradient.
 
-Sameness is max − min ≤ `tolerance`, not a standard deviation of 0: rounding makes the deviation of equal
-numbers tiny but not zero, and a filter on it keeps them.
+Rewards count as equal if max − min ≤ `tolerance`. A test for a standard deviation of 0 would fail, because rounding makes the
+deviation of equal numbers tiny but not zero.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rollforge.operators.base import Outcome, groups_of, run_rewards, sift
 
 
 class ZeroSignalFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keeps groups with a difference worth learning from."""
+    """Keeps groups whose rewards differ."""
 
     tolerance: float = 1e-6
     metric: str | None = None
-    """Look at this metric instead of the reward: shaping makes rewards differ where the outcome does not."""
+    """Metric to test instead of the reward, since shaping makes rewards differ even if outcomes do not."""
     solved: float | None = None
-    """With it, dropped groups are counted apart: `all_solved` (at or above) and `none_solved`."""
+    """Threshold with which dropped groups are counted separately: `all_solved` (at or above) and `none_solved`."""
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
         reason_by_task = {task: self._group_reason(group) for task, group in groups_of(experiences).items()}

@@ -1,4 +1,4 @@
-"""The recording proxy: programs ask it as they would ask a model server, and every call is kept.
+"""The recording proxy: programs call it like a model server, and every call is recorded.
 
 ```
 server     HTTP for programs          asking    the APIs they speak
@@ -7,8 +7,8 @@ identity   which items are the same   merging   calls → sequences
 attempts   the lines, read again
 ```
 
-A program finds it through its base URL and key, which hold the rollout's secret. Every call goes through `endpoint.Model`, so the
-retry budget, the breaker and the limiter hold for programs too. Starts no program and judges nothing.
+A program gets its base URL and key, which contain the rollout's secret. Every call goes through `endpoint.Model`, so the retry
+budget, the breaker and the limiter apply to programs too. The proxy starts no programs and does not judge.
 """
 
 from rollforge.proxy.attempts import RecordedAttempt, read_calls, recorded_attempts

@@ -1,4 +1,4 @@
-"""The three APIs that programs speak to the proxy: a request becomes params for the model, an answer goes back in the same API."""
+"""The three APIs that the proxy offers to programs: requests become model params, answers are converted back to the same API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ASKED = frozenset(
         *("presence_penalty", "repetition_penalty", "min_p", "logit_bias"),
     }
 )
-"""What a program may ask for. Everything else concerns how the answer travels, or a provider's own services."""
+"""Request fields passed on to the model. Other fields concern delivery, or services of a provider."""
 
 NOT_IMPOSED = frozenset(
     {
@@ -43,7 +43,7 @@ NOT_IMPOSED = frozenset(
         *("store", "previous_response_id", "include", "background", "prompt", "user", "truncation"),
     }
 )
-"""Params of a task that are the program's own business; all others are imposed on every call."""
+"""Task params that the program controls itself; all others override every call."""
 
 TOKEN_KEYS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts")
 
@@ -61,7 +61,7 @@ STATUS_BY_KIND = {
 
 
 class RequestJson(TypedDict, total=False):
-    """What the requests of all three APIs may say."""
+    """Fields that requests of all three APIs share."""
 
     model: str
     stream: bool
@@ -72,25 +72,25 @@ Answer = TypeVar("Answer", bound=Mapping[str, object])
 
 
 class ProxyApi(NamedTuple, Generic[Request, Answer]):
-    """One API: its requests and its answers."""
+    """Converters for one API's requests and answers."""
 
     name: str
     to_params: Callable[[Request], ParamsJson]
-    """Raises `ValueError` for a request that cannot be recorded."""
+    """Request → params; raises `ValueError` for a request that cannot be recorded."""
     to_answer: Callable[[ResponseJson, str], Answer]
-    """A Responses object and the model's name as the program wrote it → the answer."""
+    """Responses object and the model name used by the program → answer."""
     to_events: Callable[[Answer, Request], list[bytes]]
-    """The answer and the request → server-sent events."""
+    """Answer and request → server-sent events."""
 
     def error(self, status: int, message: str, code: str | None = None) -> ErrorBodyJson:
-        """An error in this API's shape."""
+        """An error in this API's format."""
         if self.name == "messages":
             return error_body(status, message)
         kind = "invalid_request_error" if status < 500 else "server_error"
         return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
     def failure(self, failure: Failure) -> tuple[int, ErrorBodyJson]:
-        """A failure of the model as an HTTP status and a body."""
+        """A model failure as an HTTP status and a body."""
         status = STATUS_BY_KIND.get(failure.kind) or failure.status or 502
         code = "context_length_exceeded" if failure.kind == "context-overflow" else None
         return status, self.error(status, failure.message, code)
@@ -119,7 +119,7 @@ def _message_answer(response: ResponseJson, model: str) -> MessageJson:
 
 
 AnyApi = ProxyApi[Any, Any]
-"""The API that a path chose: only its own functions know what its requests and answers are."""
+"""An API of any type; only its own functions know the types of its requests and answers."""
 
 PROXY_APIS: dict[str, AnyApi] = {
     "chat/completions": ProxyApi("chat", params_from_chat, chat_from_response, _stream_chat),
@@ -134,9 +134,9 @@ PROXY_APIS: dict[str, AnyApi] = {
 
 
 def allowed_params(params: ParamsJson, imposed: ParamsJson) -> tuple[ParamsJson, list[str]]:
-    """What the model is asked: the program's wishes, the run's sampling over them; and the tools that were left out.
+    """Params for the model: the program's params, overridden by the run's sampling; and the dropped tools.
 
-    Tools that a provider runs itself (web search, a code interpreter) are left out: no model server runs them.
+    Tools that run at a provider (web search, a code interpreter) are dropped, because model servers cannot run them.
     """
     refused = [key for key, value in params.items() if key not in ASKED or value is None]
     sent_params: ParamsJson = {**without(params, refused), **without(imposed, NOT_IMPOSED)}
@@ -160,7 +160,7 @@ def allowed_params(params: ParamsJson, imposed: ParamsJson) -> tuple[ParamsJson,
 
 
 def hidden(response: ResponseJson) -> ResponseJson:
-    """The response as a program may see it: without token ids, logprobs and what rollforge added."""
+    """The response for the program: without token ids, logprobs and fields added by rollforge."""
     output = [_hidden_item(item) for item in items_in(response.get("output"))]
     return {**without(response, (*TOKEN_KEYS, OWN_KEY)), "output": output}
 

@@ -1,6 +1,6 @@
-"""Reads the file of calls again: which attempts at rollouts there are, and the calls of one.
+"""Reads the calls file: lists recorded attempts, and the calls of an attempt.
 
-A line that a kill cut short is left out: its call was never answered.
+A torn line is ignored: its call was never answered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Place(msgspec.Struct):
 
 
 class RecordedAttempt(msgspec.Struct, kw_only=True):
-    """One attempt at a rollout, as far as the file of calls knows it."""
+    """One attempt at a rollout, according to the calls file."""
 
     session: str
     task: int
@@ -36,7 +36,7 @@ class RecordedAttempt(msgspec.Struct, kw_only=True):
 
 
 def recorded_attempts(paths: Iterable[Path]) -> list[RecordedAttempt]:
-    """Every attempt that made a call, in the order of their first calls; texts are not kept."""
+    """Every attempt with a call, in the order of their first calls, without texts."""
     attempts: dict[str, RecordedAttempt] = {}
     decode = json_decoder(_Place).decode
     for path in paths:
@@ -56,7 +56,7 @@ def recorded_attempts(paths: Iterable[Path]) -> list[RecordedAttempt]:
 
 
 def read_calls(paths: Iterable[Path], sessions: Collection[str]) -> dict[str, list[RecordedCall]]:
-    """The calls of these attempts, by session, in the order in which they were asked."""
+    """The calls of these attempts by session, in request order."""
     rows_by_session: dict[str, list[CallJson]] = {session: [] for session in sessions}
     for path in paths:
         for row in _rows(path):

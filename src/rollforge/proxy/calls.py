@@ -1,7 +1,7 @@
-"""A recorded model call: what the program asked, what the model answered, and the line that keeps it.
+"""A recorded model call: the program's request, the model's answer, and the line that stores them.
 
-A later call repeats the whole conversation. Its line names the earlier call whose items it repeats and holds only the new ones, so
-that a rollout of a hundred turns costs its own length on disk and not its square.
+Each call repeats the whole conversation. Its line therefore refers to the earlier call whose items it repeats and contains only
+new items, so that disk use grows linearly with the number of turns, not quadratically.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CallFailureJson = TypedDict("CallFailureJson", {"class": str, "message": str, "s
 
 
 class RepeatedItemsJson(TypedDict):
-    """The items of the prompt that an earlier call's line holds."""
+    """Reference to prompt items that an earlier call's line contains."""
 
     call: int
     items: int
@@ -48,26 +48,26 @@ class CallJson(TypedDict, total=False):
 
 
 class RecordedCall(msgspec.Struct, kw_only=True, dict=True):
-    """One call that ended, answered or failed."""
+    """A call that ended with an answer or a failure."""
 
     number: int
-    """Counts the rollout's calls from 0, in the order in which they were asked."""
+    """Number of the call in its rollout, from 0, in request order."""
     api: str
-    """`chat`, `responses` or `messages`: what the program spoke."""
+    """API that the program used: `chat`, `responses` or `messages`."""
     is_streamed: bool
     params: ParamsJson
-    """Responses-shaped, as sent to the model but for its name: sampling of the run imposed, the rest the program's."""
+    """Responses-shaped request as sent to the model, without its name: the run's sampling overrides the program's params."""
     response: ResponseJson | None = None
-    """The whole answer with token ids and logprobs; None when it failed."""
+    """The complete answer with token ids and logprobs; None after a failure."""
     failure: Failure | None = None
     endpoint: str = ""
     requests: int = 0
     wasted: tuple[object, ...] = ()
-    """Usages of answers that were paid and thrown away before this one."""
+    """Token usage of earlier answers that were paid for but discarded."""
     upstream: str = ""
-    """The API in which the server was asked."""
+    """API used between proxy and server."""
     repeats: int = 0
-    """How often the program sent this request again; each got the same answer."""
+    """How often the program repeated this request; each repetition got the same answer."""
     started: float = 0.0
     seconds: float = 0.0
 
@@ -86,7 +86,7 @@ class RecordedCall(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def keyed_items(self) -> list[tuple[ItemKey, ItemJson]]:
-        """The prompt's items with their keys, without those that agents may leave out."""
+        """The prompt's items with their keys, without items that agents may omit."""
         return [(key, item) for item in self.items if (key := item_key(item)) is not None]
 
     @cached_property
@@ -96,7 +96,7 @@ class RecordedCall(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def prefixes(self) -> list[int]:
-        """A hash of the first 0, 1, 2, … keys: equal prompts have equal hashes, and so have equal beginnings."""
+        """Hashes of the first 0, 1, 2, … keys: prompts with the same beginning have the same hashes there."""
         hashes = [0]
         for key in self.keys:
             hashes.append(hash((hashes[-1], key)))
@@ -112,7 +112,7 @@ class RecordedCall(msgspec.Struct, kw_only=True, dict=True):
         return bool(self.params.get("tools"))
 
     def tokens(self) -> tuple[list[int], list[int]] | None:
-        """Prompt and generated token ids, where the server gave them."""
+        """Prompt and generated token ids, if the server returned them."""
         for item in reversed(self.output):
             prompt, generated = item.get("prompt_token_ids"), item.get("generation_token_ids")
             if isinstance(prompt, list) and isinstance(generated, list):
@@ -121,16 +121,16 @@ class RecordedCall(msgspec.Struct, kw_only=True, dict=True):
 
 
 class CallOrigin(msgspec.Struct, frozen=True):
-    """Which rollout a call belongs to."""
+    """The rollout that a call belongs to."""
 
     session: str
-    """Names one attempt at a rollout; the row's `_rf.program.session` is the same."""
+    """Id of one attempt at a rollout, equal to the row's `_rf.program.session`."""
     task: int
     sample: int
 
 
 def call_line(origin: CallOrigin, call: RecordedCall, earlier: Iterable[RecordedCall]) -> bytes:
-    """The line of `rollouts_calls.jsonl`."""
+    """The call as a line of `rollouts_calls.jsonl`."""
     shared, base = 0, -1
     items = call.params.get("input")
     if isinstance(items, list):
@@ -165,7 +165,7 @@ def _failure(failure: Failure) -> CallFailureJson:
 
 
 def _same_items(items: list[ItemJson], others: object) -> int:
-    """How many items two prompts have in common at their beginning."""
+    """Length of the common prefix of two prompts, in items."""
     if not isinstance(others, list):
         return 0
     count = 0
@@ -177,7 +177,7 @@ def _same_items(items: list[ItemJson], others: object) -> int:
 
 
 def whole_inputs(rows: Iterable[CallJson]) -> Iterable[CallJson]:
-    """The rows of one session, in order, with the items that their lines left out put back."""
+    """The rows of one session, in order, with repeated items restored."""
     inputs: dict[int, list[ItemJson]] = {}
     for row in rows:
         params = (row.get("params") or ParamsJson()).copy()

@@ -1,11 +1,11 @@
 """Merges the calls of one rollout into sequences: token sequences that a trainer could learn from.
 
-A call continues an earlier one when its prompt repeats that call's prompt and what the model generated then, and adds to it. Calls
-that continue each other are one sequence. Each call belongs to exactly one sequence, so nothing is trained on twice.
+A call continues an earlier one if its prompt starts with that call's prompt and answer. Calls that continue each other form a
+sequence. Each call belongs to exactly one sequence, so nothing is trained on twice.
 
-Roles: `main` offers tools (where any call does) and ends last; `branch` shares a beginning with another sequence beyond its system
-prompt; `sub` has a beginning of its own and tools; `auxiliary` has a beginning of its own and no tools, while others have them (a
-title, a summary); `retry` was asked again with the same conversation and dropped.
+Roles: `main` offers tools (where any call does) and ends last; `branch` shares a beginning with another sequence beyond its
+system prompt; `sub` has a beginning of its own and tools; `auxiliary` has a beginning of its own and no tools, while others have
+them (a title, a summary); `retry` was discarded by the program, which sent the same conversation again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rollforge.proxy.same_item import ItemKey, item_keys
 Role = Literal["main", "branch", "sub", "auxiliary", "retry"]
 
 TokenFidelity = Literal["exact", "drift", "text"]
-"""`exact`: every prompt continues the tokens before it. `drift`: the same messages became other tokens. `text`: no token ids."""
+"""`exact`: every prompt continues the previous tokens. `drift`: the same messages have other tokens. `text`: no token ids."""
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """Where a sequence's tokens stop being what the model saw and wrote."""
+    """Where a sequence's tokens differ from those that the model saw and wrote."""
 
     turn: int
-    """The first turn, from 1, whose prompt does not continue the tokens before it."""
+    """The first turn, from 1, whose prompt does not continue the previous tokens."""
     tokens: int
-    """How many tokens of what came before it no longer match there."""
+    """Number of earlier tokens that no longer match at that turn."""
     turns: int
-    """How many turns of the sequence are so."""
+    """Number of turns in the sequence that drift."""
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,21 +42,21 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Role
     calls: list[int]
-    """Numbers of the calls that make it, in order."""
+    """Numbers of its calls, in order."""
     prompt: ParamsJson
-    """What its first call asked: `input`, `instructions`, `tools`."""
+    """Request of its first call: `input`, `instructions`, `tools`."""
     output: list[ItemJson]
-    """Every turn's items, and between them what the program added: tool outputs, messages."""
+    """Items of all turns, with the program's additions between them: tool outputs, messages."""
     fidelity: TokenFidelity
     drift: Drift | None = None
     input_tokens: int | None = None
-    """Of its last prompt; None when the server did not count."""
+    """Input tokens of its last call; None if the server did not count."""
     output_tokens: int | None = None
-    """Over all its turns; None when one was not counted."""
+    """Output tokens over all its turns; None if one was not counted."""
     has_tools: bool = False
 
     def to_record(self, *, with_text: bool) -> SequenceJson:
-        """The sequence as `_rf.sequences` holds it. The row itself holds the text of the main sequence."""
+        """The sequence as an entry of `_rf.sequences`. The text of the main sequence is in the row itself."""
         record: SequenceJson = {
             "role": self.role,
             "turns": len(self.calls),
@@ -71,7 +71,7 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merge_calls(calls: Listed[RecordedCall]) -> list[Sequence]:
-    """The sequences of a rollout's answered calls, main first, the others by when they end."""
+    """Sequences of a rollout's answered calls: main first, the others in the order of their ends."""
     answered = sorted((call for call in calls if call.response is not None), key=lambda call: call.number)
     if not answered:
         return []
@@ -90,9 +90,9 @@ def merge_calls(calls: Listed[RecordedCall]) -> list[Sequence]:
 
 
 def added_items(earlier: RecordedCall, later: RecordedCall) -> list[ItemJson] | None:
-    """What `later`'s prompt adds to `earlier` and its answer; None when it does not continue it.
+    """Items that `later`'s prompt adds after `earlier` and its answer; None if it does not continue `earlier`.
 
-    The answer's own items are not among them. Outputs may come between the calls of the answer, as some agents write them.
+    The answer's items are not included. Some agents put tool outputs between the calls of the answer.
     """
     start = len(earlier.keys)
     if len(later.keys) <= start or later.keys[:start] != earlier.keys:
@@ -110,7 +110,7 @@ def added_items(earlier: RecordedCall, later: RecordedCall) -> list[ItemJson] | 
 
 
 def _parents(calls: list[RecordedCall]) -> dict[int, RecordedCall]:
-    """For each call the one it continues: the earlier call with the longest prompt that it repeats."""
+    """For each call, its parent: the earlier call with the longest prompt that it repeats."""
     parent_by_number: dict[int, RecordedCall] = {}
     calls_by_prompt: dict[int, list[RecordedCall]] = {}
     for call in calls:
@@ -130,7 +130,7 @@ def _parents(calls: list[RecordedCall]) -> dict[int, RecordedCall]:
 
 
 def _chains(calls: list[RecordedCall], parent_by_number: dict[int, RecordedCall]) -> list[list[RecordedCall]]:
-    """Every path from a first call to a last one, by when it ends."""
+    """Every path from a first call to a last one, in the order of their ends."""
     continued = {parent.number for parent in parent_by_number.values()}
     chains = []
     for leaf in calls:
@@ -144,14 +144,14 @@ def _chains(calls: list[RecordedCall], parent_by_number: dict[int, RecordedCall]
 
 
 def _main_chain(chains: list[list[RecordedCall]], retried: set[int]) -> list[RecordedCall]:
-    """The chain that ends last, of those with tools where there are any. An answer that was asked for again does not count."""
+    """The chain that ends last, among those with tools if there are any. Retried answers are ignored."""
     live = [chain for chain in chains if chain[-1].number not in retried] or chains
     with_tools = [chain for chain in live if any(call.has_tools for call in chain)]
     return max(with_tools or live, key=lambda chain: chain[-1].number)
 
 
 def _retried(calls: list[RecordedCall]) -> set[int]:
-    """Calls whose conversation was asked again later."""
+    """Calls whose conversation was sent again later."""
     last: dict[tuple[int, bool], int] = {}
     for call in calls:
         last[call.prefixes[-1], call.has_tools] = call.number
@@ -176,7 +176,7 @@ def _role(
 
 
 def _shares_beginning(one: RecordedCall, other: RecordedCall) -> bool:
-    """Whether two first prompts have more in common than who the model shall be."""
+    """Whether two first prompts share more than the system prompt."""
     for first, second in zip(one.keys, other.keys, strict=False):
         if first != second:
             return False
@@ -209,7 +209,7 @@ def _sequence(role: Role, calls: list[RecordedCall]) -> Sequence:
 
 
 def _fidelity(calls: list[RecordedCall]) -> tuple[TokenFidelity, Drift | None]:
-    """Whether each prompt's token ids continue the ones before it."""
+    """Whether each prompt's token ids continue those before it."""
     tokens_by_call = [call.tokens() for call in calls]
     ids = [tokens for tokens in tokens_by_call if tokens is not None]
     if len(ids) < len(tokens_by_call):

@@ -1,8 +1,8 @@
-"""The proxy's HTTP side: finds the rollout by its secret, waits for the call, answers whole or as a stream.
+"""The proxy's HTTP side: finds the rollout by its secret, waits for the call, replies at once or as a stream.
 
-It listens on loopback, and on a Unix socket for programs without a network. The model is asked for whole answers; a program that
-wants a stream gets SSE comments while the model works, then the events of the answer. Every reply says `x-should-retry: false`:
-the run retries itself, and retries of both would multiply.
+It listens on loopback, and on a Unix socket for programs without network access. It never streams from the model; a program that
+requests a stream gets SSE comments while the model works, then the events of the complete answer. Every reply has
+`x-should-retry: false`, because the run retries itself, and both retries would multiply.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 << 20
 KEEP_ALIVE_S = 10.0
-"""How often a waiting stream says that it is alive."""
+"""Interval of keep-alive comments in a waiting stream."""
 HEADERS = {"x-should-retry": "false", "Cache-Control": "no-store"}
 STRANGERS_NAMED = 5
 BYTES_PER_TOKEN = 4
-"""A guess, for programs that want to know a prompt's length before they send it."""
+"""Rough ratio for programs that count a prompt's tokens before they send it."""
 
 RELAYED_HEADER = "X-Session-ID"
-"""Which conversation a request belongs to, where a library relays those of many rollouts under one key."""
+"""Header that identifies the session, for libraries that relay the requests of many rollouts under one key."""
 
 _PLACE = re.compile(r"^/(?:r|ng-rollout)/(?P<secret>[^/]+)(?P<rest>/.*)?$")
 _VERSION = re.compile(r"^(?:/v1)*/")
@@ -52,15 +52,15 @@ class RecordingProxy:
     def __init__(self, model: Model) -> None:
         self.port = 0
         self.strangers: list[str] = []
-        """Requests without a known secret, the first few, as `METHOD path`."""
+        """The first few requests without a known secret, as `METHOD path`."""
         self.stranger_count = 0
         self.late_count = 0
         self.relay_secret = secrets.token_hex(16)
-        """For a library that relays the calls of all rollouts; the header then says which session is meant."""
+        """Secret of a library that relays the calls of all rollouts; the header then selects the session."""
         self._model = model
         self._session_by_secret: dict[str, ProgramSession] = {}
         self._ended: dict[str, None] = {}
-        """Secrets of rollouts that have ended, the newest."""
+        """Secrets of the rollouts that ended most recently."""
         self._runner: web.AppRunner | None = None
         self._context: int | None = None
 
@@ -71,7 +71,7 @@ class RecordingProxy:
 
     @property
     def model_name(self) -> str:
-        """The name of the model that is asked, whatever programs write."""
+        """Name of the model that is actually called, whatever programs request."""
         return self._model.options.name
 
     async def start(self, socket_path: Path | None = None) -> None:
@@ -91,7 +91,7 @@ class RecordingProxy:
             await web.UnixSite(self._runner, str(socket_path)).start()
 
     async def close(self) -> None:
-        """End every session and stop listening."""
+        """Close every session and stop listening."""
         for session in list(self._session_by_secret.values()):
             await self.close_session(session)
         if self._runner is not None:
@@ -99,16 +99,16 @@ class RecordingProxy:
             self._runner = None
 
     def add(self, session: ProgramSession, *, relayed_as: str | None = None) -> None:
-        """Answer this session's calls from now on.
+        """Register a session, so that its calls are answered.
 
         Args:
-            relayed_as: The name under which a relaying library sends its calls, instead of under a secret of its own.
+            relayed_as: The header value under which a relaying library sends its calls, instead of a separate secret.
         """
         secret = session.secret if relayed_as is None else self._relayed(relayed_as)
         self._session_by_secret[secret] = session
 
     async def close_session(self, session: ProgramSession) -> None:
-        """Refuse this session's calls from now on."""
+        """Refuse further calls of this session."""
         for secret in [key for key, one in self._session_by_secret.items() if one is session]:
             del self._session_by_secret[secret]
             self._ended[secret] = None
@@ -117,7 +117,7 @@ class RecordingProxy:
         await session.close()
 
     def notes(self) -> list[str]:
-        """What a user should know at the end."""
+        """Messages for the user at the end of a run."""
         notes = []
         if self.stranger_count:
             named = ", ".join(self.strangers)
@@ -201,11 +201,11 @@ class RecordingProxy:
         )
 
     def _relayed(self, name: str) -> str:
-        """Where a relayed session is found; holds the relay's secret, so that no key alone names it."""
+        """Lookup key of a relayed session; it includes the relay's secret, so that a header value alone selects nothing."""
         return f"{self.relay_secret} {name}"
 
     async def _models(self, path: str) -> ModelJson | ModelListJson:
-        """The one model there is, with its context length where the server says it."""
+        """The model list: the one model, with its context length if the server reports it."""
         if self._context is None:
             self._context = await self._model.context_tokens() or 0
         name = self._model.options.name
@@ -219,7 +219,7 @@ class RecordingProxy:
 
 
 def _place_of(request: web.Request) -> tuple[str, str]:
-    """The secret and the API path of a request: the secret is in the path, or in the key."""
+    """Secret and API path of a request; the secret is in the path, or is the key."""
     match = _PLACE.match(request.path)
     if match:
         return match["secret"], _VERSION.sub("", match["rest"] or "/", count=1)
@@ -228,7 +228,7 @@ def _place_of(request: web.Request) -> tuple[str, str]:
 
 
 def _identity(request: web.Request, path: str, data: bytes) -> str:
-    """Equal for requests that are the same: by their `Idempotency-Key`, else by their bytes."""
+    """Id that equal requests share: their `Idempotency-Key`, else their bytes."""
     key = request.headers.get("idempotency-key")
     return f"key {key}" if key else f"{path} {hashlib.blake2b(data, digest_size=16).hexdigest()}"
 
@@ -236,7 +236,7 @@ def _identity(request: web.Request, path: str, data: bytes) -> str:
 async def _wait_aloud(
     request: web.Request, asking: asyncio.Future[RecordedCall]
 ) -> web.StreamResponse | None:
-    """Wait for the call; begin the stream only when that takes long, so that an error can still have its status."""
+    """Wait for the call; start the stream only if that takes long, so that an early error still gets its HTTP status."""
     stream: web.StreamResponse | None = None
     while True:
         done, _ = await asyncio.wait([asking], timeout=KEEP_ALIVE_S)

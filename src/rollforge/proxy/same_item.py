@@ -1,8 +1,8 @@
-"""When two items of a conversation are the same, although an agent wrote one of them anew.
+"""Decides whether two conversation items are the same although an agent rewrote one of them.
 
-Agents parse what the model said and write it again: arguments come back with other spaces and key order, an absent text as null or
-"", call ids renamed, reasoning left out. All that is the same item. Whether the tokens are the same is another question, which only
-token ids answer.
+Agents parse the model's output and serialise it again: arguments with other spaces and key order, missing text as null or "",
+renamed call ids, omitted reasoning. Such items are the same. Whether their tokens are the same can only be decided from token
+ids.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from rollforge.json_shapes import ItemJson, without
 from rollforge.records import content_text, to_json
 
 ItemKey = tuple[str, ...]
-"""Equal for items that are the same."""
+"""A key that is equal for items that are the same."""
 
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
 def item_keys(items: Iterable[ItemJson]) -> list[ItemKey]:
-    """The keys of the items that a later prompt repeats: reasoning and empty words of the model are left out."""
+    """Keys of the items that a later prompt repeats, without the model's reasoning and empty texts."""
     return [key for item in items if (key := item_key(item)) is not None]
 
 
 def item_key(item: ItemJson) -> ItemKey | None:
-    """What makes the item the same as another; None for one that agents may leave out."""
+    """Key of an item; None for an item that agents may omit."""
     kind = item.get("type") or "message"
     if kind == "reasoning":
         return None
@@ -44,9 +44,9 @@ def item_key(item: ItemJson) -> ItemKey | None:
 
 
 def canonical_arguments(arguments: object) -> str:
-    """The arguments as sorted JSON; nothing at all is an empty object.
+    """The arguments as sorted JSON; an empty text becomes an empty object.
 
-    Text that is no JSON object becomes one as in Anthropic's API, whose agents can repeat nothing but objects.
+    Other text is wrapped in an object as in Anthropic's API, whose agents can only repeat objects.
     """
     if isinstance(arguments, str):
         arguments = input_of(arguments if arguments.strip() else None)
@@ -54,7 +54,7 @@ def canonical_arguments(arguments: object) -> str:
 
 
 def _content(content: object) -> str:
-    """The text of a content; what is no text (an image) counts too."""
+    """The text of a content, with non-text parts such as images included."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

@@ -1,7 +1,7 @@
-"""One rollout at the proxy: its secret, its calls, and what became of them.
+"""One rollout at the proxy: its secret, its calls and their results.
 
-A request that comes again (the same body, the same `Idempotency-Key`) gets the answer it got, and is one call. Every call that ends
-is on disk before the program sees its answer. After `close` nothing more is answered.
+A repeated request (same body or `Idempotency-Key`) gets the same answer and counts as one call. Every finished call is on disk
+before the program gets its answer. After `close`, calls are refused.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rollforge.proxy.asking import AnyApi, RequestJson, allowed_params, hidden
 from rollforge.proxy.calls import CallOrigin, RecordedCall, call_line
 
 COMPARED = 16
-"""How many earlier calls a line is compared with for the items that it need not repeat."""
+"""Number of earlier calls whose items a new line is compared with."""
 
 MOST_CALLS = 10_000
-"""Calls in one rollout; a program that asks more is caught in a loop."""
+"""Most calls in one rollout; a program that sends more is caught in a loop."""
 
 
 class CallJournal(Protocol):
-    """Where ended calls are kept; `store.DurableFile` is one."""
+    """Storage of finished calls, such as `store.DurableFile`."""
 
     def append(self, line: bytes) -> asyncio.Future[None]:
-        """Done when the line is on disk."""
+        """Append a line; the future is done when it is on disk."""
 
 
 class SessionClosed(Exception):
@@ -54,13 +54,13 @@ class ProgramSession:
         self.secret = secrets.token_hex(16)
         self.origin = CallOrigin(secrets.token_hex(8), task, sample)
         self.calls: list[RecordedCall] = []
-        """Every call that ended, by number."""
+        """Every finished call, by number."""
         self.late = 0
-        """Calls that came after the end."""
+        """Number of calls that came after the end."""
         self.left_out: Counter[str] = Counter()
-        """Tools that the program offered and no model server can run."""
+        """Tools offered by the program that no model server can run."""
         self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-        """A failure that no further call can repair; the runner of the program waits for it."""
+        """A failure that no further call can repair; whoever runs the program waits for this future."""
         self._model = model
         self._journal = journal
         self._imposed = imposed
@@ -72,21 +72,21 @@ class ProgramSession:
 
     @property
     def key(self) -> str:
-        """The API key that the program gets."""
+        """The API key for the program."""
         return f"rf-{self.secret}"
 
     @property
     def has_asked(self) -> bool:
-        """Whether any call was made, ended or not."""
+        """Whether the program made any call, finished or not."""
         return self._count > 0
 
     @property
     def failure(self) -> Failure | None:
-        """The failure of the last call, if the last call failed."""
+        """The failure of the last call, if it failed."""
         return self.calls[-1].failure if self.calls else None
 
     async def ask(self, api: AnyApi, body: RequestJson, identity: str) -> RecordedCall:
-        """The call for a request, made now, under way, or made before; raises `ValueError` for one that cannot be made.
+        """The call for a request: a new one, or the earlier one with this identity; raises `ValueError` for an invalid request.
 
         Args:
             identity: Equal for requests that are the same.
@@ -118,7 +118,7 @@ class ProgramSession:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Answer nothing more; calls under way are dropped."""
+        """Refuse further calls and drop those in flight."""
         self._is_closed = True
         running = [task for task in self._asked.values() if not task.done()]
         for task in running:
@@ -128,7 +128,7 @@ class ProgramSession:
         self.fatal.cancel()
 
     async def _make(self, call: RecordedCall) -> RecordedCall:
-        """Ask the model and keep what came of it."""
+        """Send a call to the model and record the result."""
         begun = time.monotonic()
         try:
             answer = await self._model.respond(call.params, self.origin.sample)
@@ -146,7 +146,7 @@ class ProgramSession:
         return call
 
     def _continued(self, params: ParamsJson) -> ParamsJson:
-        """Params with the whole conversation in them, where the program named an earlier response instead."""
+        """Params with the complete conversation, if the program referred to an earlier response instead."""
         name = params.pop("previous_response_id", None)
         if not name:
             return params

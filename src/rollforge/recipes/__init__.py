@@ -1,4 +1,4 @@
-"""Recipes: which rollouts to train on and how they combine. One file per member, one line here."""
+"""Recipes: which rollouts to train on, and how they are combined. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

@@ -1,10 +1,11 @@
 """Recipe: columns in, chosen rollouts out, every other rollout counted with its reason.
 
-A recipe is a pure function over numpy columns. It reads no text and no file; filters that need text (near duplicates, token lengths,
-contamination) come as masks. Each rollout has exactly one fate, so the counts add up to the number of rollouts.
+A recipe is a pure function over numpy columns. It reads no text and no file; filters that need text (near duplicates, token
+lengths, contamination) come as masks. Each rollout has exactly one fate (kept, or dropped with a reason), so the counts add up to
+the number of rollouts.
 
-Ties are broken by a seeded hash of the rollout's key (task, sample). The order of lines is the order of arrival, which follows speed,
-which follows length: breaking ties by it would select short answers.
+Ties are broken by a seeded hash of the rollout's key (task, sample). Line order would be biased: short answers finish first, so
+ties broken by it would select short answers.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 NOISE = 1e-9
-"""Rewards closer than this are equal: sums in another order differ in the last digits."""
+"""Rewards closer than this count as equal, because sums in another order differ in the last digits."""
 
 ExampleKind = Literal["demonstration", "pair", "labelled", "prompt", "scored"]
-"""What a recipe makes of rollouts. Exporters have rows per kind."""
+"""The kind of example that a recipe makes. Exporters have a row format per kind."""
 
 Strategy = Literal["inwards", "all", "best", "hardest"]
 Dedupe = Literal["none", "exact", "near"]
@@ -40,71 +41,72 @@ class RecipeOptions:
     """Options of all recipes; each reads the ones that concern it."""
 
     min_reward: float | None = None
-    """None: 1.0 when rewards are only 0 and 1, else 0.95."""
+    """None means 1.0 if all rewards are 0 or 1, else 0.95."""
     per_task: int | None = None
     band: tuple[float, float] | None = None
-    """Keep tasks whose pass rate lies in this closed range; 0 to 1 means those that neither always nor never pass."""
+    """Keep tasks with a pass rate in this closed range; 0 to 1 means tasks that neither always nor never pass."""
     dedupe: Dedupe = "none"
     min_gap: float = 0.2
     strategy: Strategy = "inwards"
     high: float | None = None
     low: float | None = None
     max_pairs: int | None = None
-    """Pairs per task."""
+    """Most pairs per task."""
     max_uses: int | None = None
-    """Pairs that one rollout may be in."""
+    """Most pairs that may use one rollout."""
     length_ratio: float | None = None
-    """The longer answer of a pair has at most this many times the characters of the shorter."""
+    """Largest ratio of characters between the longer and the shorter answer of a pair."""
     min_spread: float = 0.0
     """A group has signal when its highest reward exceeds its lowest by more than this."""
     keep_truncated: bool = False
     keep_error_text: bool = False
     balance_labels: bool = False
-    """As many wanted as unwanted answers."""
+    """Balance desirable and undesirable answers."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The rollouts of one or several runs as columns, all of one length."""
+    """The rollouts of one or several runs as columns of equal length."""
 
     row: Ints
-    """Row of the run's index."""
+    """Row number in the run's index."""
     group: Ints
-    """Number of the task: equal only for rollouts with the same task and the same prompt."""
+    """Number of the task: equal only for rollouts with the same task and prompt."""
     reward: Floats
-    """NaN where nothing judged the rollout."""
+    """NaN for an unjudged rollout."""
     answer: Ints
-    """Equal for equal answers to one task."""
+    """Code that is equal for equal answers to one task."""
     chars: Ints
     """Characters of the answer."""
     key: Ints | None = None
-    """Hash of the rollout's identity (task, sample); the row where it is None."""
+    """Hash of the rollout's identity (task, sample); None means the row number is used."""
     flags: Mapping[str, Mask] = field(default_factory=dict)
-    """`truncated`, `filtered`, `failed`, `masked`, `empty`, `error_text`; `where`, `chosen_where`, `rejected_where`: whether the
-    user's conditions hold."""
+    """Masks: `truncated`, `filtered`, `failed`, `masked`, `empty`, `error_text`; `where`, `chosen_where`, `rejected_where` for
+    the user's conditions.
+    """
     near_duplicate: Mask | None = None
     unusable: Mapping[str, Mask] = field(default_factory=dict)
-    """Reason → rollouts that a filter over the text has ruled out (too long, contaminated, …)."""
+    """Reason → mask of rollouts that a text filter excludes (too long, contaminated, …)."""
     unpairable: Mapping[str, Ints] = field(default_factory=dict)
-    """Reason → rows of (chosen, rejected) that their texts have ruled out as a pair."""
+    """Reason → rows of (chosen, rejected) that a text filter excludes as pairs."""
     balance: Ints | None = None
-    """Classes that the result should have in equal numbers."""
+    """Class of each rollout; the result should have equal numbers of each class."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     def flag(self, name: str, default: bool = False) -> Mask:
-        """A flag, or `default` everywhere if it is not set."""
+        """A mask, or `default` everywhere if it is missing."""
         mask = self.flags.get(name)
         return mask if mask is not None else np.full(len(self), default)
 
     def ties(self, seed: int) -> NDArray[np.uint64]:
-        """Per rollout a pseudo-random number that depends on its key and the seed alone: the smaller wins a tie."""
+        """Pseudo-random number per rollout, from its key and the seed only; the smaller one wins a tie."""
         return scrambled(self.row if self.key is None else self.key, seed)
 
     def best_first(self, positions: Ints, seed: int, *, within: Ints | None = None) -> Ints:
-        """The positions ordered by group, then by `within` if given, then the best reward first, ties by hash."""
+        """Positions sorted by group, then by `within` if given, then by descending reward, ties by hash."""
         reward = np.round(self.reward[positions], 9)
         keys = [self.ties(seed)[positions], -reward, self.group[positions]]
         if within is not None:
@@ -113,12 +115,12 @@ class Candidates:
 
     @cached_property
     def barred(self) -> frozenset[tuple[int, int]]:
-        """All pairs of `unpairable`."""
+        """All excluded pairs of `unpairable`."""
         return frozenset((int(a), int(b)) for pairs in self.unpairable.values() for a, b in pairs)
 
 
 class FateCodes(NamedTuple):
-    """The fate of every rollout as a number into `reasons`."""
+    """The fate of every rollout, as codes into `reasons`."""
 
     codes: Ints
     reasons: tuple[str, ...]
@@ -130,28 +132,28 @@ class Selection:
 
     kind: ExampleKind
     picks: Ints
-    """Positions in the candidates: one per example, or one row of (chosen, rejected) per pair."""
+    """Positions in the candidates: one per example, or a row of (chosen, rejected) per pair."""
     fates: dict[str, int]
-    """How many rollouts met each fate; `kept` are those in the result."""
+    """Fate → number of rollouts; `kept` are those in the result."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Further numbers, one per example."""
+    """Additional numbers, one per example."""
     settings: Mapping[str, float | str | dict[str, int]] = field(default_factory=dict)
-    """Thresholds that the data decided."""
+    """Thresholds that were derived from the data."""
     members: Mask | None = None
-    """Where an example stands for a whole group: the rollouts that are kept with it."""
+    """For examples that represent a group: the rollouts kept in each."""
     fate_of: FateCodes | None = None
-    """The fate of every rollout; a recipe that leaves it out gives counts alone."""
+    """The fate of every rollout; a recipe that leaves it empty reports only counts."""
 
     def __len__(self) -> int:
         return len(self.picks)
 
     @property
     def first(self) -> Ints:
-        """The position that stands for each example: the chosen one of a pair."""
+        """Position of the rollout that represents each example; for a pair, the chosen one."""
         return self.picks[:, 0] if self.picks.ndim == 2 else self.picks
 
     def take(self, chosen: NDArray[Any]) -> Selection:
-        """The examples with these numbers, in this order."""
+        """The examples with these indices, in this order."""
         values = {name: column[chosen] for name, column in self.values.items()}
         return replace(self, picks=self.picks[chosen], values=values)
 
@@ -167,12 +169,12 @@ _FIRST_OF_KIND: Mapping[str, str] = {
 
 
 class Recipe:
-    """A function that chooses rollouts, with what the other families need to know about it."""
+    """A selection function with metadata for exporters and checks."""
 
     def __init__(self, select: Select, kind: ExampleKind, like: str) -> None:
         self.kind = kind
         self.like = like
-        """The built-in recipe whose trainers, checks and descriptions apply; its own name for a built-in one."""
+        """The built-in recipe whose exporters, checks and descriptions apply; a built-in recipe's own name."""
         self._select = select
         update_wrapper(self, select)
 
@@ -183,7 +185,7 @@ class Recipe:
 def recipe(
     kind: Literal["demonstration", "pair", "labelled", "prompt"], *, like: str | None = None
 ) -> Callable[[Select], Recipe]:
-    """Declare a recipe: what it makes of rollouts.
+    """Decorator that declares a recipe and its kind of examples.
 
     Args:
         kind: the kind of every example it selects.
@@ -193,7 +195,7 @@ def recipe(
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe called `name`."""
+    """The recipe with this name."""
     recipe = RECIPES.load(name)
     if not isinstance(recipe, Recipe):
         raise UsageError(
@@ -212,7 +214,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 class Fates:
-    """The one fate of every rollout."""
+    """Assigns one fate to every rollout."""
 
     def __init__(self, size: int) -> None:
         self._fate = np.zeros(size, dtype=np.int32)
@@ -220,6 +222,7 @@ class Fates:
 
     @property
     def alive(self) -> Mask:
+        """Mask of rollouts without a reason to drop them so far."""
         return np.asarray(self._fate == 0)
 
     def drop(self, mask: Mask, reason: str) -> None:
@@ -239,7 +242,7 @@ class Fates:
 
 
 def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bool = True) -> Fates:
-    """Drop what every recipe leaves out: failed, unjudged, masked, empty, truncated, ruled out by text, not asked for."""
+    """Drop the rollouts that every recipe excludes: failed, unjudged, masked, empty, truncated, excluded by text or by the user."""
     fates = Fates(len(candidates))
     fates.drop(candidates.flag("failed"), "the model call failed")
     fates.drop(candidates.flag("masked"), "masked (mask_sample)")
@@ -260,7 +263,7 @@ def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bo
 
 
 def success_threshold(rewards: Floats, threshold: float | None) -> float:
-    """The reward from which a rollout counts as right."""
+    """The reward from which a rollout counts as correct."""
     if threshold is not None:
         return threshold
     judged = rewards[~np.isnan(rewards)]
@@ -268,33 +271,34 @@ def success_threshold(rewards: Floats, threshold: float | None) -> float:
 
 
 def reaches(rewards: Floats, threshold: float) -> Mask:
-    """Whether rewards are at the threshold or above, up to rounding: 0.6 + 0.3 reaches 0.9."""
+    """Mask of rewards at or above the threshold, up to rounding: 0.6 + 0.3 reaches 0.9."""
     return np.asarray(rewards >= threshold - NOISE)
 
 
 @dataclass(frozen=True)
 class GroupStats:
-    """Reward statistics of each group over its judged rollouts; NaN where a group has too few."""
+    """Reward statistics of each group over its judged rollouts; NaN for groups with too few."""
 
     count: Ints
     mean: Floats
     std: Floats
-    """With n − 1; NaN for fewer than two."""
+    """Sample standard deviation (n − 1); NaN for fewer than two."""
     low: Floats
     high: Floats
     pass_rate: Floats
 
     @property
     def spread(self) -> Floats:
+        """Highest minus lowest reward of each group."""
         return self.high - self.low
 
     def has_signal(self, options: RecipeOptions) -> Mask:
-        """Whether the rewards of a group differ by more than `min_spread`, and by more than rounding."""
+        """Whether a group's rewards differ by more than `min_spread` and more than rounding."""
         return np.asarray(self.spread > options.min_spread + NOISE)
 
 
 def group_stats(candidates: Candidates, options: RecipeOptions) -> GroupStats:
-    """Statistics per group, unjudged rollouts left out."""
+    """Statistics per group, without unjudged rollouts."""
     size = int(candidates.group.max()) + 1 if len(candidates) else 0
     judged = ~np.isnan(candidates.reward)
     group, reward = candidates.group[judged], candidates.reward[judged]
@@ -324,7 +328,7 @@ def in_band(candidates: Candidates, options: RecipeOptions) -> Mask:
 
 
 def drop_duplicates(fates: Fates, candidates: Candidates, options: RecipeOptions) -> None:
-    """Keep the best of equal answers to one task, and with `near` the best of nearly equal ones."""
+    """Keep the best of equal answers to one task; with `near`, also of nearly equal ones."""
     if options.dedupe == "none":
         return
     alive = np.flatnonzero(fates.alive)
@@ -346,7 +350,7 @@ def rank_in_group(group: Ints) -> Ints:
 
 
 def scrambled(numbers: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """SplitMix64 of each number and a seed: the same on every machine and in every version of numpy."""
+    """SplitMix64 of each number and a seed: identical on every machine and numpy version."""
     with np.errstate(over="ignore"):
         key = numbers.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
         key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -355,7 +359,7 @@ def scrambled(numbers: NDArray[Any], seed: int) -> NDArray[np.uint64]:
 
 
 def balanced(classes: Ints, ties: NDArray[np.uint64]) -> Mask:
-    """Examples to keep so that every class has as many as the smallest; the smallest numbers of `ties` stay."""
+    """Mask of examples to keep so that every class is as small as the smallest; the lowest values of `ties` stay."""
     if not len(classes):
         return np.zeros(0, dtype=bool)
     _, codes, counts = np.unique(classes, return_inverse=True, return_counts=True)

@@ -8,5 +8,5 @@ from rollforge.recipes.prompting import select_prompts
 
 @recipe("prompt")
 def select(candidates: Candidates, options: RecipeOptions) -> Selection:
-    """One example per task whose rewards spread; a group without spread teaches nothing."""
+    """One example per task with differing rewards; other groups give no gradient."""
     return select_prompts(candidates, options, needs_spread=True)

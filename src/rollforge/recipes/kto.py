@@ -19,7 +19,7 @@ from rollforge.recipes.base import (
 
 @recipe("labelled")
 def select(candidates: Candidates, options: RecipeOptions) -> Selection:
-    """One labelled answer per kept rollout; tiers are 1 and 0 for binary rewards, 0.7 and 0.4 else, unless given."""
+    """One labelled answer per kept rollout. Default tiers: 1 and 0 for binary rewards, else 0.7 and 0.4."""
     is_binary = success_threshold(candidates.reward, None) == 1.0
     high = options.high if options.high is not None else options.min_reward
     high = (1.0 if is_binary else 0.7) if high is None else high

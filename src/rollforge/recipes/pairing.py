@@ -1,6 +1,6 @@
 """Pairs of a better and a worse rollout of one task, for `dpo` and `rm`.
 
-Pairs never cross tasks or prompts: a preference between answers to different questions means nothing.
+Pairs never cross tasks or prompts: a preference between answers to different questions is meaningless.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollforge.recipes.base import (
 
 
 def select_pairs(candidates: Candidates, options: RecipeOptions) -> Selection:
-    """Pairs by the chosen strategy; each rollout is kept, or counted with the reason why not."""
+    """Pairs by the selected strategy; every other rollout is counted with a reason."""
     fates = screen(candidates, options)
     drop_duplicates(fates, candidates, options)
     may_win = fates.alive & candidates.flag("chosen_where", True)
@@ -55,7 +55,7 @@ def select_pairs(candidates: Candidates, options: RecipeOptions) -> Selection:
 
 
 def _inwards(group: Ints, order: Ints) -> Ints:
-    """Best with worst, second best with second worst, …: for sorted rollouts, all groups at once."""
+    """Best with worst, second best with second worst, and so on, from sorted rollouts; vectorised over groups."""
     if not len(order):
         return np.empty((0, 2), dtype=np.int64)
     starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
@@ -70,7 +70,7 @@ def _inwards(group: Ints, order: Ints) -> Ints:
 def _by_group(
     candidates: Candidates, options: RecipeOptions, order: Ints, may_win: np.ndarray, may_lose: np.ndarray
 ) -> Ints:
-    """Pairs of the strategies that look at one group at a time."""
+    """Pairs of strategies that process one group at a time."""
     if not len(order):
         return np.empty((0, 2), dtype=np.int64)
     group = candidates.group[order]
@@ -86,7 +86,7 @@ def _by_group(
 def _proposals(
     candidates: Candidates, options: RecipeOptions, winners: list[int], losers: list[int]
 ) -> Iterator[tuple[int, int]]:
-    """Possible pairs of one task in order of preference; `winners` come best first, `losers` worst first."""
+    """Candidate pairs of one task in order of preference; `winners` are sorted best first, `losers` worst first."""
     reward, ties = np.round(candidates.reward, 9), candidates.ties(options.seed)
     match options.strategy:
         case "inwards":
@@ -110,7 +110,7 @@ def _proposals(
 def _allowed(
     candidates: Candidates, options: RecipeOptions, proposals: Iterator[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Proposals that may be pairs, within the limits on pairs per task and uses per rollout."""
+    """Candidate pairs that satisfy the limits on pairs per task and uses per rollout."""
     pairs: list[tuple[int, int]] = []
     uses: dict[int, int] = {}
     for winner, loser in proposals:
@@ -127,7 +127,7 @@ def _allowed(
 
 
 def _may_pair(candidates: Candidates, options: RecipeOptions, winner: int, loser: int) -> bool:
-    """Whether the two have the gap, differ, can be expressed as a pair, and have similar lengths if that is asked for."""
+    """Whether two rollouts have the gap, differ, are expressible as a pair, and have similar lengths if required."""
     return bool(
         candidates.reward[winner] - candidates.reward[loser] >= _least_gap(options)
         and candidates.answer[winner] != candidates.answer[loser]
@@ -144,12 +144,12 @@ def _are_of_like_length(one: Ints, other: Ints, options: RecipeOptions) -> Mask:
 
 
 def _least_gap(options: RecipeOptions) -> float:
-    """The smallest gap of a pair: as asked, up to rounding; equal rewards never pair."""
+    """The smallest allowed gap: the option's value, up to rounding, and always above 0."""
     return max(options.min_gap - NOISE, NOISE)
 
 
 def _usable(candidates: Candidates, options: RecipeOptions, pairs: Ints) -> tuple[Ints, dict[str, int]]:
-    """Pairs that differ enough, and how many did not, by reason."""
+    """Pairs that differ enough, and the number of excluded ones by reason."""
     chosen, rejected = pairs[:, 0], pairs[:, 1]
     gap = candidates.reward[chosen] - candidates.reward[rejected]
     wide = gap >= _least_gap(options)

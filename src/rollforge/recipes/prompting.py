@@ -21,11 +21,11 @@ from rollforge.recipes.base import (
 )
 
 EPSILON = 1e-6
-"""Added to a group's standard deviation, as the trainers do."""
+"""Added to a group's standard deviation, as in the trainers."""
 
 
 def select_prompts(candidates: Candidates, options: RecipeOptions, *, needs_spread: bool) -> Selection:
-    """One pick per task: the first of its usable rollouts represents it, and its numbers are over all of them."""
+    """One example per task: its first usable rollout represents it, and its statistics are over all usable ones."""
     success_from = success_threshold(candidates.reward, options.min_reward)
     options = replace(options, min_reward=success_from)
     fates = screen(candidates, replace(options, band=None), drop_truncated=False)
@@ -49,9 +49,9 @@ def select_prompts(candidates: Candidates, options: RecipeOptions, *, needs_spre
 
 
 def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]:
-    """Reward statistics of these groups, under the names that prompt sets carry.
+    """Reward statistics of these groups, with the names used in prompt sets.
 
-    Difficulty is one minus the mean reward, the reward scaled to 0…1 by the range seen when it leaves that range.
+    Difficulty is one minus the mean reward. Rewards outside 0…1 are first scaled by the observed range.
     """
     low = min(0.0, float(np.nanmin(stats.low, initial=0.0)))
     high = max(1.0, float(np.nanmax(stats.high, initial=1.0)))
@@ -69,7 +69,7 @@ def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]
 def select_groups(
     candidates: Candidates, options: RecipeOptions, *, needs_spread: bool, drop_truncated: bool = False
 ) -> Selection:
-    """Every usable rollout of the chosen tasks, groups together, with advantages."""
+    """Every usable rollout of the selected tasks, grouped, with advantages."""
     fates = screen(candidates, options, drop_truncated=drop_truncated)
     drop_duplicates(fates, candidates, options)
     if needs_spread:
@@ -88,7 +88,7 @@ def select_groups(
 
 
 def advantages(group: np.ndarray, reward: Floats) -> dict[str, np.ndarray]:
-    """Each rollout's reward against its group, in the named variants; NaN where a group is too small for one.
+    """Each rollout's advantage in its group, in the named variants; NaN if the group is too small.
 
     grpo: (r − mean) / (std + 1e-6), std with n − 1. dr_grpo: r − mean. rloo: r − mean of the others.
     """

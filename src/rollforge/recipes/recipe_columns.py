@@ -1,6 +1,6 @@
-"""The columns of a run that recipes read: from its index, and for one rollout at a time while the run is being made.
+"""The columns of a run that recipes read: from its index, or from single rollouts during a collection.
 
-Both ways give the same values for the same row, so that what is counted during a collection is what is counted afterwards.
+Both sources give the same values for a row, so that counts during a collection equal those afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollforge.records import UNANSWERED
 FLAGS = ("truncated", "empty", "error_text", "failed", "filtered", "masked")
 
 MASKED = "mask_sample"
-"""NeMo Gym's mark that nothing can be learned from a rollout."""
+"""NeMo Gym's mark for rollouts that must not be trained on."""
 
 _COLUMNS: dict[str, tuple[str, Callable[[pa.ChunkedArray], np.ndarray]]] = {
     "task": ("task", partial(ints, missing=-1)),
@@ -36,11 +36,11 @@ _COLUMNS: dict[str, tuple[str, Callable[[pa.ChunkedArray], np.ndarray]]] = {
     "refusal": ("is_refusal", flags),
     "error_text": ("error_text", flags),
 }
-"""Column → (name in the index, conversion); a missing reward is NaN, a missing flag is false."""
+"""Column → (name in the index, conversion); a missing reward becomes NaN, a missing flag false."""
 
 
 def candidate_columns(index: Index) -> dict[str, np.ndarray]:
-    """The run's columns as numpy arrays. Most runs need no SQL: starting the database costs more than reading the columns."""
+    """The run's columns as numpy arrays. Most runs need no SQL, which avoids the cost of starting DuckDB."""
     table = index.table([name for name, _ in _COLUMNS.values()])
     columns = {name: convert(table.column(stored)) for name, (stored, convert) in _COLUMNS.items()}
     columns["has_answer"] = is_known(table.column("answer_hash"))
@@ -61,25 +61,25 @@ def candidate_columns(index: Index) -> dict[str, np.ndarray]:
 
 
 def rollout_keys(columns: dict[str, np.ndarray]) -> Ints:
-    """A hash of each rollout's identity: its task and sample, or its prompt and answer where it has no numbers."""
+    """A hash of each rollout's identity: task and sample, or prompt and answer if it has no numbers."""
     task = np.where(columns["task_key"] >= 0, columns["task_key"], columns["prompt_hash"])
     sample = np.where(columns["sample_key"] >= 0, columns["sample_key"], columns["answer_hash"])
     return (scrambled(task, 5) ^ scrambled(sample, 6)).astype(np.int64)
 
 
 def answer_codes(columns: dict[str, np.ndarray]) -> Ints:
-    """Equal numbers for equal answers. An answer with tool calls equals no other: its hash covers the text alone."""
+    """Codes that are equal for equal answers. An answer with tool calls equals no other, since its hash covers only text."""
     is_comparable = columns["has_answer"] & (columns["tool_calls"] == 0)
     alone = scrambled(np.arange(len(is_comparable)), 4).astype(np.int64)
     return np.where(is_comparable, columns["answer_hash"], alone)
 
 
 class RolloutFacts(NamedTuple):
-    """What recipes read of one rollout."""
+    """The facts of one rollout that recipes read."""
 
     sample: int
     reward: float
-    """NaN for none."""
+    """NaN without a reward."""
     answer_hash: int
     has_answer: bool
     answer_chars: int
@@ -93,7 +93,7 @@ class RolloutFacts(NamedTuple):
 
 
 def facts_of(sample: int, answer: AnswerFacts, *, reward: float | None, is_masked: bool) -> RolloutFacts:
-    """The facts of a rollout, from its row as it is written."""
+    """The facts of a rollout, from its row during a collection."""
     return RolloutFacts(
         sample=sample,
         reward=math.nan if reward is None else float(reward),
@@ -111,14 +111,14 @@ def facts_of(sample: int, answer: AnswerFacts, *, reward: float | None, is_maske
 
 
 def facts_at(columns: dict[str, np.ndarray], rows: Ints) -> list[RolloutFacts]:
-    """The facts of these rows of `candidate_columns`, in the order of their samples."""
+    """The facts of these rows of `candidate_columns`, ordered by sample."""
     names = ("rollout", *RolloutFacts._fields[1:])
     values = zip(*(columns[name][rows].tolist() for name in names), strict=True)
     return sorted((RolloutFacts(*each) for each in values), key=lambda facts: facts.sample)
 
 
 def candidates_of(task: int, facts: list[RolloutFacts]) -> Candidates:
-    """The rollouts of one task, in the order of their samples."""
+    """The rollouts of one task as candidates, ordered by sample."""
     columns: dict[str, np.ndarray] = {
         name: np.array([getattr(each, name) for each in facts]) for name in RolloutFacts._fields
     }

@@ -1,4 +1,4 @@
-"""Reward-model data: the same pairs as `dpo`, their gap as the margin."""
+"""Reward-model data: the same pairs as in `dpo`, with the gap as margin."""
 
 from __future__ import annotations
 

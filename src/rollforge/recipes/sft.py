@@ -1,4 +1,4 @@
-"""Answers worth imitating: above a reward threshold, the best of each task, without duplicates."""
+"""Demonstrations: answers above a reward threshold, the best of each task, without duplicates."""
 
 from __future__ import annotations
 

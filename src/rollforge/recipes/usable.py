@@ -1,7 +1,7 @@
-"""Usable units: how many groups, pairs or examples a recipe makes of each task.
+"""Usable units: the number of groups, pairs or examples that a recipe makes from each task.
 
-Counts are those of the recipe itself. With the thresholds that a goal may set, a recipe treats every task on its own, so the units of
-all tasks add up to what `prepare` selects from the whole run.
+The recipe itself does the counting. With the thresholds that a goal allows, a recipe treats every task separately, so the units
+of all tasks add up to those that `prepare` selects from the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COUNTED = ("sft", "kto")
 
 
 def usable_by_group(recipe: str, candidates: Candidates, options: RecipeOptions) -> Ints:
-    """The units of each group."""
+    """Units of each group."""
     candidates = _as_prepared(recipe, candidates)
     size = int(candidates.group.max()) + 1 if len(candidates) else 0
     picked = load_recipe(recipe)(candidates, options).first
@@ -26,14 +26,14 @@ def usable_by_group(recipe: str, candidates: Candidates, options: RecipeOptions)
 
 
 def usable_in_task(recipe: str, task: int, facts: list[RolloutFacts], options: RecipeOptions) -> int:
-    """The units of one task."""
+    """Units of one task."""
     if not facts:
         return 0
     return len(load_recipe(recipe)(_as_prepared(recipe, candidates_of(task, facts)), options))
 
 
 def hits(recipe: str, facts: list[RolloutFacts], options: RecipeOptions) -> Mask:
-    """For a recipe of single rollouts: which ones it takes, whatever the others of the task are."""
+    """For recipes of single rollouts: mask of the selected rollouts, independent of the task's others."""
     alone = replace(candidates_of(0, facts), group=np.arange(len(facts)))
     taken = np.zeros(len(facts), dtype=bool)
     taken[load_recipe(recipe)(alone, replace(options, band=None)).picks] = True
@@ -41,21 +41,23 @@ def hits(recipe: str, facts: list[RolloutFacts], options: RecipeOptions) -> Mask
 
 
 def rewards_that_count(recipe: str, facts: list[RolloutFacts], options: RecipeOptions) -> Floats:
-    """Rewards of the rollouts that the recipe does not leave out on their own account, in the order of samples."""
+    """Rewards of the rollouts that the recipe does not exclude individually, ordered by sample."""
     candidates = _as_prepared(recipe, candidates_of(0, facts))
     fates = screen(candidates, replace(options, band=None), drop_truncated=recipe != "grpo")
     return candidates.reward[fates.alive]
 
 
 def _as_prepared(recipe: str, candidates: Candidates) -> Candidates:
-    """The candidates as `prepare` shows them to the recipe: a prompt set holds no answers, so that empty ones count as well."""
+    """The candidates as `prepare` passes them to the recipe: prompt sets contain no answers, so rollouts with empty answers count
+    too.
+    """
     if load_recipe(recipe).kind != "prompt" or "empty" not in candidates.flags:
         return candidates
     return replace(candidates, flags={name: one for name, one in candidates.flags.items() if name != "empty"})
 
 
 def units_by_counts(recipe: str, low: float, high: float, most: int, options: RecipeOptions) -> Floats:
-    """[yes, no] → the units of a task with these counts of rollouts of the higher and the lower reward, all answers distinct."""
+    """[yes, no] → units of a task with these counts of higher and lower rewards, if all answers are distinct."""
     units = np.zeros((most + 2, most + 2))
     if recipe in COUNTED:
         yes, no = np.indices(units.shape)

@@ -1,9 +1,9 @@
-"""Labels: what people said about verdicts, and what that says about the verifier.
+"""Labels: people's judgements of verdicts, and the verifier's error rates computed from them.
 
 A person agrees or disagrees with the verdict of a rollout, or is unsure. Rates are computed from labels of the random and the
 stratified queue alone: labels of suspicious rollouts find bugs, and would overstate how often the verifier is wrong. The
-stratified queue draws as many passed as failed rollouts, which measures a verifier that passes few; the rates weight each
-stratum by its share of the run.
+stratified queue draws equally many passed and failed rollouts, which suits verifiers that pass few; rates weight each stratum by
+its share of the run.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ Opinion = Literal["agree", "disagree", "unsure"]
 Queue = Literal["random", "stratified", "suspicious", "free"]
 
 MEASURING: tuple[Queue, ...] = ("random", "stratified")
-"""Queues whose labels are random samples: of the run, or of each stratum of it."""
+"""Queues whose labels are random samples of the run, or of each of its strata."""
 
 PASS = 0.5
-"""Rewards from here on pass; the two strata lie on either side."""
+"""Rewards from this value on count as passed; this separates the two strata."""
 
 FEWEST = 20
-"""Labels below which no rate is computed: an interval of a handful says nothing."""
+"""Fewest labels for a rate: with fewer, the interval is too wide to be useful."""
 
 
 class Label(Struct, frozen=True, kw_only=True):
-    """What one person said about one verdict."""
+    """One person's label of one verdict."""
 
     task: int
     rollout: int
     label: Opinion
     reward: float | None = None
-    """The reward that was judged: a later verdict may be another."""
+    """The reward that was judged; a later verdict may have a different one."""
     verifier: str | None = None
     who: str = ""
     queue: Queue = "free"
-    """How the rollout was chosen: drawn at random, drawn per stratum, pointed at by checks, or found by hand."""
+    """How the rollout was selected: at random, at random per stratum, by checks, or by hand."""
     seed: int | None = None
     """Seed of the random or stratified queue."""
     blind: bool = False
@@ -62,13 +62,13 @@ class Label(Struct, frozen=True, kw_only=True):
 
 
 class LabelFile:
-    """`rollouts_labels.jsonl`: appended, never edited; the newest label of a person for a rollout wins."""
+    """`rollouts_labels.jsonl`: appended, never edited; a person's newest label of a rollout counts."""
 
     def __init__(self, files: RunFiles) -> None:
         self.path: Path = files.labels
 
     def add(self, label: Label) -> Label:
-        """Append a label; it is on disk when this returns."""
+        """Append a label durably."""
         made = msgspec.structs.replace(label, who=label.who or _user(), at=label.at or time.time())
         mend_tail(self.path)
         line = msgspec.json.encode(made) + b"\n"
@@ -83,7 +83,7 @@ class LabelFile:
         return made
 
     def read(self) -> Iterator[Label]:
-        """All labels in the order they were made; lines that are none are passed over."""
+        """All labels in file order; invalid lines are skipped."""
         for line in lines_of(self.path):
             try:
                 yield decode_json(line, Label)
@@ -106,11 +106,11 @@ def _user() -> str:
 def label_queue(
     index: Index, kind: str, *, seed: int = 0, done: Collection[tuple[int, int]] = (), count: int = 50
 ) -> list[tuple[int, int, int]]:
-    """The next rollouts to label as (row, task, rollout), without those already labelled.
+    """The next unlabelled rollouts as (row, task, rollout).
 
-    The random queue is an order of all judged rollouts drawn by `seed` from their keys, so that it is the same whatever
-    order the lines are in, and any prefix of it is a random sample. The stratified queue takes turns between rollouts that
-    pass and rollouts that fail, each in that order.
+    The random queue is an order of all judged rollouts drawn by `seed` from their keys, so that it is the same whatever order the
+    lines are in, and any prefix of it is a random sample. The stratified queue alternates between passed and failed rollouts,
+    each in that order.
     """
     drawn = f"hash(task, rollout, {int(seed)}), task, rollout"
     orders = {
@@ -132,7 +132,7 @@ def label_queue(
 
 
 class LabelRate(Struct, frozen=True, kw_only=True):
-    """A share with its interval, clustered by task; no value below `FEWEST` labels."""
+    """A share with an interval clustered by task; without a value below `FEWEST` labels."""
 
     value: float | None
     ci: list[float] | None
@@ -140,46 +140,46 @@ class LabelRate(Struct, frozen=True, kw_only=True):
 
 
 class LabelRates(Struct, frozen=True, kw_only=True):
-    """How good the verifier is, as far as people's labels tell."""
+    """Quality of the verifier, estimated from people's labels."""
 
     labels: int
     """Labels in the file, the newest per person and rollout."""
     random: int
-    """Those from the random and the stratified queue that say agree or disagree: every rate is over these."""
+    """Labels from the random and stratified queues that say agree or disagree; every rate is computed from these."""
     stratified: int
     """Those of them that were drawn per stratum."""
     suspicious: int
     unsure: int
     stale: int
-    """Labels about a reward that the rollout no longer has."""
+    """Labels of a reward that the rollout no longer has."""
     blind: int
     threshold: float
     error: LabelRate
-    """Verdicts people disagree with."""
+    """Share of verdicts that people disagree with."""
     precision: LabelRate
-    """Of the rollouts the verifier passes, those that people pass."""
+    """Share of the rollouts passed by the verifier that people pass too."""
     recall: LabelRate
-    """Of the rollouts people pass, those that the verifier passes."""
+    """Share of the rollouts passed by people that the verifier passes too."""
     false_positive: LabelRate
-    """Of the rollouts people fail, those that the verifier passes."""
+    """Share of the rollouts failed by people that the verifier passes."""
 
 
 def run_rates(index: Index, *, threshold: float = 0.5) -> LabelRates | None:
-    """The rates of a run of one file, from the labels beside it; None when it has no labels."""
+    """Rates of a run of one file, from the labels beside it; None without labels."""
     if len(index.runs) != 1 or not index.runs[0].labels.is_file():
         return None
     return label_rates(index, LabelFile(index.runs[0]).newest(), threshold=threshold)
 
 
 def is_right(label: Label, threshold: float = 0.5) -> bool | None:
-    """Whether the person takes the answer for right; None when unsure, or when the label names no reward."""
+    """Whether the person considers the answer right; None if unsure, or if the label has no reward."""
     if label.label == "unsure" or label.reward is None:
         return None
     return (label.reward >= threshold) == (label.label == "agree")
 
 
 def label_rates(index: Index, labels: Sequence[Label], *, threshold: float = 0.5) -> LabelRates:
-    """Precision, recall and error rates of the verdicts that count, from labels of the measuring queues alone."""
+    """Precision, recall and error rates of the verdicts that count, from labels of the random and stratified queues only."""
     rewards = _rewards(index, labels)
     drawn = [one for one in labels if one.queue in MEASURING]
     current = [one for one in drawn if _is_current(one, rewards)]
@@ -210,7 +210,7 @@ def label_rates(index: Index, labels: Sequence[Label], *, threshold: float = 0.5
 
 
 def _weights(index: Index, passed: np.ndarray) -> np.ndarray:
-    """What each label stands for: rollouts of its stratum per label in it. NaN throughout when a stratum has no label."""
+    """Weight of each label: rollouts per label in its stratum. NaN for all if a stratum has no label."""
     sizes = index.select(
         f"SELECT count(*) FILTER (reward < {PASS}) AS failed, count(*) FILTER (reward >= {PASS}) AS passed "
         "FROM rollouts WHERE reward IS NOT NULL"
@@ -241,7 +241,7 @@ def _is_current(label: Label, rewards: dict[tuple[int, int], float]) -> bool:
 
 
 def _rate(task: np.ndarray, weight: np.ndarray, hits: np.ndarray, among: np.ndarray) -> LabelRate:
-    """Weighted share of hits among the chosen, with a cluster-robust interval over tasks."""
+    """Weighted share of hits among the selected labels, with a cluster-robust interval over tasks."""
     chosen, weights = task[among], weight[among]
     if len(chosen) < FEWEST or bool(np.isnan(weights).any()):
         return LabelRate(value=None, ci=None, n=len(chosen))

@@ -1,4 +1,4 @@
-"""What makes a rollout suspicious: one list of tests, with weights and words, for `show`, the viewer and the label queue.
+"""Tests for suspicious rollouts, with weights and reasons, shared by `show`, the viewer and the label queue.
 
 Every test is SQL over the `rollouts` table. A finding of `check` that names rollouts adds its own weight in the viewer.
 """
@@ -6,7 +6,7 @@ Every test is SQL over the `rollouts` table. A finding of `check` that names rol
 from __future__ import annotations
 
 TWIN_COLUMN = "same_answer_other_reward"
-"""The one test that looks at siblings."""
+"""Column of the test that compares a rollout with others of its task."""
 
 SUSPICION = {
     "the same answer earned another reward in this task": (5, TWIN_COLUMN),
@@ -20,7 +20,7 @@ SUSPICION = {
         "reward > 0 AND answer_chars < 5 AND NOT is_empty AND coalesce(tool_calls, 0) = 0",
     ),
 }
-"""The reason in words → (its weight, the test)."""
+"""Reason in words → (weight, SQL test)."""
 
 ROWS_WITH_TWINS = (
     "SELECT r.*, s.task IS NOT NULL AS same_answer_other_reward FROM rollouts r LEFT JOIN ("
@@ -28,18 +28,18 @@ ROWS_WITH_TWINS = (
     "GROUP BY task, answer_hash HAVING max(reward) > min(reward)) s "
     "ON r.task = s.task AND r.answer_hash = s.answer_hash AND r.reward IS NOT NULL"
 )
-"""The rollouts with the one column of the tests that looks at siblings; a join is half the cost of a window."""
+"""SQL for rollouts with the column that compares them with others of their task; a join is half as expensive as a window."""
 
 
 def score_sql() -> str:
-    """The sum of the weights of the tests that hold for a row of `ROWS_WITH_TWINS`."""
+    """SQL for the sum of the weights of a `ROWS_WITH_TWINS` row's true tests."""
     return " + ".join(
         f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in SUSPICION.values()
     )
 
 
 def bits_sql() -> str:
-    """The tests that hold, as the bits of a number in the order of `SUSPICION`."""
+    """SQL for the true tests as bits of an integer, in the order of `SUSPICION`."""
     return " + ".join(
         f"{1 << bit} * CAST(coalesce({test}, false) AS INT)"
         for bit, (_, test) in enumerate(SUSPICION.values())
@@ -47,11 +47,11 @@ def bits_sql() -> str:
 
 
 def twin_test() -> tuple[int, int]:
-    """The bit and the weight of the test that compares a rollout with its siblings."""
+    """Bit and weight of the test that compares a rollout with others of its task."""
     tests = list(SUSPICION.values())
     return next((bit, weight) for bit, (weight, test) in enumerate(tests) if test == TWIN_COLUMN)
 
 
 def reasons_in(bits: int) -> list[str]:
-    """The words of the tests in a number made by `bits_sql`."""
+    """Reasons for the bits of a number from `bits_sql`."""
     return [reason for bit, reason in enumerate(SUSPICION) if bits >> bit & 1]

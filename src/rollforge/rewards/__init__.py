@@ -1,4 +1,4 @@
-"""A verifier as the reward of a trainer: the same verdicts as in `collect`, with the same isolation and time limits.
+"""A verifier as a trainer's reward function: verdicts, isolation and time limits are the same as in `collect`.
 
 trl       `reward("math")` for TRL's GRPOTrainer and RLOOTrainer
 verl      `compute_score` for verl's custom reward function

@@ -1,4 +1,4 @@
-"""Files that name an adapter, for trainers that are configured by a path instead of an object."""
+"""Files that expose an adapter, for trainers configured with a path instead of an object."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ env:
 
 
 def adapter_path(adapter: Adapter) -> Path:
-    """The file of an adapter inside the package, for trainers that load a function from a path."""
+    """Path of an adapter file inside the package, for trainers that load a function from a path."""
     return Path(__file__).with_name(f"{adapter}.py")
 
 
 def write_adapter(
     adapter: Adapter, verifier: str | DatasetVerifier, options: JsonFields, on_unjudged: str | None = None
 ) -> str:
-    """The text of a file that gives a trainer this verifier; wrong options and policies are refused now, not in the job."""
+    """Source text of a file with this verifier for a trainer; invalid options and policies are refused now, not inside the job."""
     if isinstance(verifier, DatasetVerifier):
         name, options, mode = verifier.verifier, verifier.options, verifier.mode
     else:

@@ -1,4 +1,4 @@
-"""The verifier behind a prepared dataset: name, options and fingerprint, out of its manifest."""
+"""The verifier of a prepared dataset: name, options and fingerprint, from its manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDED = "recorded"
 
 
 class _Source(msgspec.Struct, kw_only=True):
-    """The part of a run's record that concerns its verifier."""
+    """The verifier part of a run's entry in the manifest."""
 
     run: str = ""
     models: list[str] = []
@@ -36,18 +36,18 @@ class _Manifest(msgspec.Struct, kw_only=True):
 
 
 class DatasetVerifier(msgspec.Struct, frozen=True, kw_only=True):
-    """Who judged the rollouts of a dataset."""
+    """The verifier that judged a dataset's rollouts."""
 
     verifier: str
     options: JsonFields
     mode: Mode | None
     models: list[str]
-    """Models that made the rollouts."""
+    """Names of the models that made the rollouts."""
     fingerprints: list[str]
 
 
 def read_dataset(folder: str | Path, *, on_change: OnChange = "refuse") -> DatasetVerifier:
-    """The verifier that a dataset's manifest names, loaded once to see that it is still the same."""
+    """The verifier in a dataset's manifest, loaded once to check that it is unchanged."""
     path = Path(folder)
     file = path / "manifest.json" if path.is_dir() else path
     try:
@@ -118,7 +118,7 @@ def _located(name: str, near: Path) -> str:
 def _mode(
     name: str, options: JsonFields, fingerprints: list[str], file: Path, on_change: OnChange
 ) -> Mode | None:
-    """The mode whose fingerprint the verdicts carry; another verifier than theirs is refused or warned about."""
+    """The mode whose fingerprint the verdicts have; a different verifier is refused or causes a warning."""
     try:
         loaded = load_verifier(name, options)
     except UsageError as error:

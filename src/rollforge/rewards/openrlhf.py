@@ -1,8 +1,8 @@
 """OpenRLHF: `reward_func(queries, prompts, labels)` for a file given to --reward.remote_url.
 
 A query is the prompt and the answer as one text, with special tokens; a label is the task row as JSON text, as
-`rollforge prepare ppo --to openrlhf` writes it. OpenRLHF logs an exception and goes on without a reward, then asks for a reward
-model: `UnjudgedStop` is no `Exception`, so that it ends the rollout instead.
+`rollforge prepare ppo --to openrlhf` writes it. OpenRLHF catches an `Exception`, continues without a reward, and then requires a
+reward model; `UnjudgedStop` is a `BaseException`, so it stops the rollout instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RewardFunction = Callable[[Sequence[str], Sequence[str], Sequence[Any]], RewardR
 
 
 class UnjudgedStop(BaseException):
-    """Stops the training job: an answer got no verdict, and OpenRLHF would swallow an `Exception`."""
+    """Stops the training job because an answer has no verdict; a `BaseException`, since OpenRLHF swallows an `Exception`."""
 
 
 def make_reward_func(
@@ -77,7 +77,7 @@ def reward_func(
     verifier: str = "",
     **options: Any,
 ) -> RewardResult:
-    """Rewards by a verifier named at the call; a file for OpenRLHF is written by `rollforge rewards --write openrlhf`."""
+    """Rewards from a verifier named in the call; `rollforge rewards --write openrlhf` writes a file that calls it."""
     if not verifier:
         raise UsageError(
             "reward_func: no verifier is named", hint="rollforge rewards --write openrlhf math > reward.py"
@@ -121,7 +121,7 @@ def _pair(
 
 
 def _row(label: object) -> JsonFields:
-    """The task row in a label; a label that is no JSON object is the reference answer itself."""
+    """The task row in a label; a label that is no JSON object is used as the reference answer."""
     if isinstance(label, str):
         try:
             value = from_json(label)

@@ -1,4 +1,4 @@
-"""`reward_kwargs` of verl's configuration → a scorer."""
+"""Makes a scorer from `reward_kwargs` of verl's configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollforge.verifiers.base import Mode
 from rollforge.verifiers.running.ready_verifier import Workers
 
 _VERLS_OWN = ("reward_router_address", "reward_model_tokenizer")
-"""Keywords that verl adds when it serves a reward model beside the function."""
+"""Keywords that verl adds when a reward model is served as well."""
 
 
 class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     verifier: str | None = None
     """A built-in verifier's name, `file.py:function` or `module:function`."""
     dataset: str | None = None
-    """Instead of a verifier: the folder of a prepared dataset, whose manifest names it."""
+    """Alternative to `verifier`: the folder of a prepared dataset whose manifest names the verifier."""
     on_change: OnChange = "refuse"
     options: JsonFields = {}
     mode: Mode | None = None
@@ -37,7 +37,7 @@ class ScoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scorer_of(config: JsonFields) -> tuple[Scorer, bool]:
-    """The scorer that verl's configuration asks for, shared by all calls, and whether reasoning is split off."""
+    """The scorer for verl's configuration, shared by all calls, and whether reasoning is separated from the answer."""
     wanted = {name: _plain(value) for name, value in config.items() if name not in _VERLS_OWN}
     refuse_unknown(wanted, ScoreSettings.__struct_fields__, "compute_score")
     try:
@@ -48,7 +48,7 @@ def scorer_of(config: JsonFields) -> tuple[Scorer, bool]:
 
 
 def _plain(value: Any) -> object:
-    """A value of verl's configuration as plain data: OmegaConf has mappings of its own."""
+    """A value of verl's configuration as plain data, since OmegaConf has its own mapping types."""
     return {name: _plain(item) for name, item in value.items()} if hasattr(value, "items") else value
 
 

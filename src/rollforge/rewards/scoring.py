@@ -1,7 +1,7 @@
-"""Judges answers for a trainer: one judge per process, in an event loop of its own, for callers with or without a loop.
+"""Judges answers for a trainer: one judge per process, in its own event loop, for sync and async callers.
 
-Equal answers to equal tasks share a call, as in `collect`. A failed call is repeated; what an answer without a verdict becomes is
-a policy, because no number is safe for every trainer.
+Equal answers to equal tasks share a call, as in `collect`. A failed call is repeated. The value of an answer without a verdict is
+the user's policy, because no number is safe for every trainer.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rollforge.verifiers.running.ready_verifier import RunningJudge, Workers, ma
 logger = logging.getLogger(__name__)
 
 UNJUDGED = "rollforge/unjudged"
-"""The counter's name in a trainer's log."""
+"""Name of the counter in a trainer's log."""
 RETRIES = 2
-"""Further calls after one that failed."""
+"""Number of retries after a failed call."""
 WARNINGS = 20
-"""Answers without a verdict that are logged one by one; later ones are only counted."""
+"""Number of unjudged answers that are logged individually; later ones are only counted."""
 START_S = 600.0
-"""Longest time for the verifier to start: it may load a model."""
+"""Time limit for starting the verifier, which may load a model."""
 
 
 class Unjudged(RollforgeError):
-    """An answer got no verdict, and the policy is to stop rather than to train on an invented number."""
+    """An answer has no verdict, and the policy is to stop instead of training on an invented number."""
 
 
 class UnjudgedPolicy(msgspec.Struct, frozen=True):
-    """What an answer without a verdict becomes."""
+    """Reward of an answer without a verdict."""
 
     is_none: bool = False
-    """None, for a trainer that leaves missing rewards out."""
+    """Whether it is None, for trainers that omit missing rewards."""
     value: float | None = None
-    """A number, only when the user said so."""
+    """A number, only if the user set one."""
 
     @classmethod
     def parse(cls, text: str | float, *, label: str = "on_unjudged=") -> UnjudgedPolicy:
@@ -67,10 +67,10 @@ class UnjudgedPolicy(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What a trainer gets for one answer."""
+    """Result for one answer, as given to the trainer."""
 
     reward: float | None
-    """None only under the policy `none`."""
+    """None only with the policy `none`."""
     numbers: dict[str, bool | int | float] = {}
     """The verifier's other numbers."""
     cause: str | None = None
@@ -82,7 +82,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class ScorerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which verifier judges, and how it runs."""
+    """Verifier and how it runs."""
 
     verifier: Any
     """A built-in verifier's name, `file.py:function`, `module:function`, or a function."""
@@ -113,7 +113,7 @@ class Scorer:
             )
         self.judged = 0
         self.unjudged = 0
-        """Answers without a verdict so far, whatever the policy made of them."""
+        """Number of answers without a verdict so far, under any policy."""
         self._lock = threading.Lock()
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,7 +133,7 @@ class Scorer:
         self.close()
 
     def check_fields(self, row: JsonFields) -> None:
-        """Refuse a row without what the verifier needs: every answer to it would stay unjudged."""
+        """Refuse a row without the fields that the verifier needs, because all answers to it would be unjudged."""
         for need in self.verifier.needs:
             if not has_field(row, need):
                 present = ", ".join(sorted(key for key in row if key != "responses_create_params")) or "none"
@@ -144,11 +144,11 @@ class Scorer:
                 )
 
     def score(self, pairs: Sequence[tuple[Task, Response]]) -> list[Judgement]:
-        """The judgements in order; blocks the calling thread."""
+        """Judge answers, in order; blocks the calling thread."""
         return self._submit(pairs).result()
 
     async def score_async(self, pairs: Sequence[tuple[Task, Response]]) -> list[Judgement]:
-        """The judgements in order, for callers in an event loop."""
+        """Judge answers, in order, for callers in an event loop."""
         start = asyncio.to_thread(self._submit, pairs)  # the first call may load a model
         return await asyncio.wrap_future(await start)
 
@@ -160,7 +160,7 @@ class Scorer:
             return asyncio.run_coroutine_threadsafe(self._judge_all(list(pairs)), self._loop)
 
     def _start(self) -> None:
-        """Start a loop in a thread of its own and the judge in it; what a parent process had is left to the parent."""
+        """Start a thread with an event loop and the judge in it; after a fork, the parent's judge is not reused."""
         self._pid = os.getpid()
         loop = asyncio.new_event_loop()
         judge = make_judge(
@@ -205,7 +205,7 @@ class Scorer:
         )
 
     def close(self) -> None:
-        """End the judge and its worker processes; the next call starts them again."""
+        """Stop the judge and its worker processes; the next call starts them again."""
         with self._lock:
             loop, judge, thread = self._loop, self._judge, self._thread
             self._loop = self._judge = self._thread = None
@@ -225,7 +225,7 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None
 
 
 def _reason(verdict: Verdict) -> str:
-    """Why the verifier could not judge, in its own words where it gave some."""
+    """Why the verifier could not judge, in its own words if it gave any."""
     for key in ("reason", "cause", "error", "failure_reason"):
         if isinstance(verdict.details.get(key), str):
             return str(verdict.details[key])
@@ -237,7 +237,7 @@ _SCORERS_LOCK = threading.Lock()
 
 
 def shared_scorer(key: object, make: Callable[[], Scorer]) -> Scorer:
-    """One scorer per configuration and process, for trainers that call a plain function."""
+    """The shared scorer for a configuration, one per process, for trainers that call a plain function."""
     name = repr(key)
     with _SCORERS_LOCK:
         scorer = _SCORERS.get(name)

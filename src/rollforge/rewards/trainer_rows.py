@@ -1,4 +1,4 @@
-"""A trainer's rows and answers as the task and the response that verifiers read."""
+"""Converts a trainer's rows and answers to tasks and responses for verifiers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollforge.records import PARAMS_KEY, JsonFields, Response, Task, content_te
 from rollforge.store.reading import UNREADABLE
 
 TASK_FIELDS = "task_fields"
-"""Column of a prompt set with the whole task row as JSON text."""
+"""Prompt-set column with the whole task row as JSON text."""
 EXPECTED = "expected_answer"
 GROUND_TRUTH = "ground_truth"
 
@@ -20,9 +20,9 @@ _THINK = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 _END_TOKENS = re.compile(
     r"(?:<\|[^|<>\s]{1,40}\|>|<\uff5c[^<>\s]{1,40}\uff5c>|</s>|<eos>|<pad>|<end_of_turn>|\[/?INST\])+\s*\Z"
 )
-"""Special tokens that end an answer in the templates of common models."""
+"""Special tokens that end an answer in common models' templates."""
 PROMPT_TAIL = 200
-"""Characters of a prompt that are looked for when its beginning was cut off."""
+"""Characters at the end of a prompt to search for if its beginning was cut off."""
 
 
 def make_task(
@@ -30,15 +30,15 @@ def make_task(
 ) -> Task:
     """The task behind a trainer's row.
 
-    A prompt set made by rollforge carries the whole task row as JSON text (`task_fields`); any other row is taken as it is.
+    A prompt set made by rollforge carries the whole task row as JSON text (`task_fields`); any other row is used unchanged.
 
     Args:
-        prompt: The prompt as the trainer has it, a text or messages, for rows without the task's own.
+        prompt: The trainer's prompt, as text or messages, for rows without the task's prompt.
         fields: Field that the verifier needs → the trainer's column that holds it.
     """
     own = row.get(TASK_FIELDS)
     if isinstance(own, str) and own:
-        task = read_object(own, TASK_FIELDS)  # alone: the verifier sees what it saw in `collect`
+        task = read_object(own, TASK_FIELDS)  # only these fields, as in `collect`
     else:
         task = {key: value for key, value in row.items() if value is not None}
     for name, column in (fields or {}).items():
@@ -55,7 +55,7 @@ def make_task(
 
 
 def read_object(text: str, name: str) -> JsonFields:
-    """The JSON object in a column."""
+    """Decode the JSON object in a column."""
     try:
         value = from_json(text)
     except UNREADABLE as error:
@@ -68,7 +68,7 @@ def read_object(text: str, name: str) -> JsonFields:
 
 
 def make_response(answer: object, *, splits_reasoning: bool = False) -> Response:
-    """The response behind a trainer's completion: a text, or the messages of an answer with its tool calls and results.
+    """The response for a trainer's completion, which is text, or messages with tool calls and results.
 
     Args:
         splits_reasoning: Take a leading `<think>…</think>` out of the text, as a server with a reasoning parser does.
@@ -142,7 +142,7 @@ def answer_in(query: str, prompt: str) -> str:
     """The answer in a query, which is the prompt followed by the answer and its end tokens.
 
     Raises:
-        DataError: the query does not contain the prompt, so that nobody knows where the answer begins.
+        DataError: the query does not contain the prompt, so the start of the answer is unknown.
     """
     if query.startswith(prompt):
         answer = query[len(prompt) :]

@@ -19,11 +19,11 @@ from rollforge.verifiers.base import Mode
 from rollforge.verifiers.running.ready_verifier import Workers
 
 _NOT_COLUMNS = ("trainer_state", "log_extra", "log_metric", "environments")
-"""Keywords of TRL that are no columns of the row."""
+"""Keyword arguments from TRL that are not columns of the row."""
 
 
 class Reward:
-    """A verifier as a TRL reward function: `reward_funcs=[reward("math")]`. Picklable; safe in forks."""
+    """A verifier as a TRL reward function: `reward_funcs=[reward("math")]`. It can be pickled and survives forks."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Reward:
         completion_ids: object = None,
         **columns: Any,
     ) -> list[float | None]:
-        """One reward per completion, None where there is no verdict."""
+        """Compute one reward per completion; None without a verdict."""
         if completions is None:
             raise UsageError(
                 "no completions", hint="TRL calls reward functions with prompts=… and completions=…"
@@ -100,7 +100,7 @@ class Reward:
     def judge(
         self, prompts: Sequence[Any] | None, completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> list[Judgement]:
-        """The judgements behind the rewards."""
+        """Judge the completions; returns the full judgements behind the rewards."""
         rows = _rows(columns, len(completions))
         pairs = []
         for position, completion in enumerate(completions):
@@ -111,12 +111,12 @@ class Reward:
         return self.scorer.score(pairs)
 
     def close(self) -> None:
-        """End the verifier's worker processes."""
+        """Stop the verifier's worker processes."""
         self.scorer.close()
 
 
 def _rows(columns: Mapping[str, Any], count: int) -> list[JsonFields]:
-    """The rows behind columns that come by name, one value per completion."""
+    """Rows from columns that are passed by name, with one value per completion."""
     row_columns = {
         name: values
         for name, values in columns.items()

@@ -1,8 +1,8 @@
 """verl: `compute_score` for `reward.custom_reward_function`; this file's path is what `rollforge rewards --path verl` prints.
 
-No missing reward is safe in verl: NaN poisons the advantages of its group, and None drops the scores of the whole batch. An answer
-without a verdict therefore raises after retries, unless `on_unjudged=value=NUMBER` says otherwise. verl loads this file by its path,
-so that no class defined here could be found by name; records are in `score_settings`.
+No missing reward is safe in verl: NaN poisons the advantages of its group, and None drops the scores of the whole batch. An
+answer without a verdict therefore raises after retries, unless `on_unjudged=value=NUMBER` says otherwise. verl loads this file by
+path, so classes defined here could not be imported by name; records are in `score_settings`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollforge.rewards.scoring import UNJUDGED, Judgement, Scorer
 from rollforge.rewards.trainer_rows import GROUND_TRUTH, make_response, make_task
 
 _NOT_OF_THE_TASK = ("num_turns", "rollout_reward_scores", "index", "split")
-"""What verl, or the prompt set, adds to `extra_info`."""
+"""Keys of `extra_info` that verl or the prompt set adds; they are not task fields."""
 
 
 def compute_score(
@@ -65,6 +65,6 @@ def _pair(
 
 
 def _result(judgement: Judgement) -> dict[str, float]:
-    """The same keys for every answer: verl stacks them over the batch."""
+    """verl's result dict, with the same keys for every answer, because verl stacks them over the batch."""
     assert judgement.reward is not None
     return {"score": judgement.reward, UNJUDGED: float(not judgement.is_judged)}

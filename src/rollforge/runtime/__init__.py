@@ -1,1 +1,1 @@
-"""The Python process around the steps: event loop, Ctrl-C, compiled modules, a user's own file, guards of HTTP servers."""
+"""Process-level support: event loop, Ctrl-C, compiled modules, user files, guards of HTTP servers."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Raise KeyboardInterrupt when the block ends; a second Ctrl-C interrupts at once."""
+    """Delay KeyboardInterrupt until the block ends; a second Ctrl-C interrupts at once."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -1,9 +1,9 @@
 """Imports the Python file that a user named, with the modules beside it.
 
-A module beside a named file belongs to that file's folder: `helpers.py` of one verifier is not the `helpers.py` of another, and
-neither can pose as an installed module or as an optional package of ours. So the folder is not put on `sys.path`. Code of the folder
-has an `import` of its own, which looks there after every other place and registers what it loads under a name of that folder. What
-bypasses the import statement (`importlib.import_module("helpers")`) does not see the folder.
+A module beside a named file belongs to that file's folder: the `helpers.py` of two verifiers are different modules, and neither
+can replace an installed module or an optional package of ours. So the folder is not added to `sys.path`. Code in the folder gets
+its own `import`, which searches the folder last and registers modules under a name specific to the folder. Imports that bypass
+the statement (`importlib.import_module("helpers")`) do not see the folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def import_file(file: str | Path) -> ModuleType:
 
 
 class _Folder:
-    """The folder of a named file, and the `import` statement of the code in it."""
+    """The folder of a named file, with the `import` function of its code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +52,9 @@ class _Folder:
         return f"{PREFIX}{self._digest}_{module}"
 
     def load(self, module: str, file: Path) -> ModuleType:
-        """Execute a file, or a package's `__init__.py`, under this folder's name for it; a plain folder is a package too."""
+        """Execute a file, or a package's `__init__.py`, under its name in this folder; a folder without `__init__.py` is a
+        package too.
+        """
         name = self.name_of(module)
         if file.is_dir():
             made = sys.modules[name] = ModuleType(name)
@@ -82,7 +84,7 @@ class _Folder:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """What `import name` does in this folder's code: every other place first, then the modules beside it."""
+        """`import name` for this folder's code: searches all other locations first, then the folder."""
         top, _, rest = name.partition(".")
         beside = None if level else self._beside(top)
         if beside is None:
@@ -103,7 +105,7 @@ class _Folder:
 
 
 class _Loader(SourceFileLoader):
-    """Executes a module with the folder's `import`."""
+    """Executes a module with the folder's `import` function."""
 
     def __init__(self, name: str, path: str, folder: _Folder) -> None:
         super().__init__(name, path)
@@ -116,7 +118,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Submodules:
-    """Finder for the modules of a package beside a named file: they too get the folder's `import`."""
+    """Finder for submodules of packages in the folder, so that they get the folder's `import` too."""
 
     folders: ClassVar[dict[str, _Folder]] = {}
 

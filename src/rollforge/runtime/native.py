@@ -1,7 +1,7 @@
-"""Loads compiled modules, each of which has a slower way in Python that does the same.
+"""Loads compiled modules, each of which has an equivalent, slower Python implementation.
 
-A module that was compiled from another state of its source is not used: after `git pull` in an editable install the Python way is
-right and the old binary may not be. The build hook compiles a digest of the source into each module.
+A module compiled from another version of its source is not used: after `git pull` in an editable install, the binary may be
+outdated. The build hook compiles a digest of the source into each module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 
 
 def source_digest(source: Path) -> str:
-    """A digest of a C source and of what it includes; the build hook computes the same."""
+    """Digest of a C source and its includes; the build hook computes the same digest."""
     digest, pending, seen = hashlib.sha256(), [source], set[Path]()
     while pending:
         path = pending.pop(0)
@@ -37,7 +37,7 @@ def source_digest(source: Path) -> str:
 
 
 def _loaded(name: str) -> ModuleType | None:
-    """Import a compiled module without its package, which may load numpy and Arrow: `--version` needs neither."""
+    """Import a compiled module without its package, which may import numpy and Arrow; `--version` needs neither."""
     stem = PACKAGE.joinpath(*name.split(".")[1:])
     for suffix in EXTENSION_SUFFIXES:
         spec = spec_from_file_location(name, stem.with_name(stem.name + suffix))
@@ -55,7 +55,7 @@ def _loaded(name: str) -> ModuleType | None:
 
 @cache
 def load_native(name: str) -> ModuleType | None:
-    """A compiled module such as `rollforge.index._rows`; None when it is missing or older than its source."""
+    """A compiled module such as `rollforge.index._rows`; None if it is missing or does not match its source."""
     module = _loaded(name)
     if module is None:
         return None

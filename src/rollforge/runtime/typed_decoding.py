@@ -1,8 +1,8 @@
-"""Decoding into records from any thread.
+"""Thread-safe decoding into records.
 
-msgspec works out a record's fields when it first meets the type, and it publishes the result before it is complete. A second thread
-that decodes the same type at that moment crashes the interpreter. Here one lock covers that first look. Functions decode with what is
-here; a decoder made when a module is imported is safe too.
+msgspec analyses a record's fields on first use of the type, and publishes the result before it is complete. A second thread that
+decodes the type at that moment crashes the interpreter. Here a lock covers the analysis. Code inside functions decodes with these
+helpers; decoders made at import time are safe too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _msgpack: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def json_decoder(kind: type[T], *, strict: bool = True) -> msgspec.json.Decoder[T]:
-    """The decoder of JSON for a type, made once."""
+    """The cached JSON decoder of a type."""
     decoder = _json.get((kind, strict))
     if decoder is None:
         with _first_look:
@@ -29,12 +29,12 @@ def json_decoder(kind: type[T], *, strict: bool = True) -> msgspec.json.Decoder[
 
 
 def decode_json(data: bytes | str, kind: type[T], *, strict: bool = True) -> T:
-    """One value from JSON."""
+    """Decode one value from JSON."""
     return json_decoder(kind, strict=strict).decode(data)
 
 
 def decode_msgpack(data: bytes, kind: type[T]) -> T:
-    """One value from MessagePack."""
+    """Decode one value from MessagePack."""
     decoder = _msgpack.get(kind)
     if decoder is None:
         with _first_look:
@@ -44,6 +44,6 @@ def decode_msgpack(data: bytes, kind: type[T]) -> T:
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True, from_attributes: bool = False) -> T:
-    """A value from plain objects, by the rules of JSON decoding."""
+    """Convert plain objects to a type, by the rules of JSON decoding."""
     json_decoder(kind)
     return msgspec.convert(value, kind, strict=strict, from_attributes=from_attributes)

@@ -1,4 +1,4 @@
-"""Rules for every HTTP server we start: a web page, a rebound DNS name or a stranger on the network must not drive it.
+"""Access rules for every HTTP server we start: web pages, rebound DNS names and other machines must not control it.
 
 A page in a browser can send requests to loopback. The browser then names the page in `Origin` or `Sec-Fetch-Site`, or (DNS
 rebinding) sends the page's own name as `Host`; a plain form cannot send JSON. Beyond loopback a token is required as well.
@@ -25,24 +25,24 @@ Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 
 class Refusal(NamedTuple):
-    """An HTTP status and the reason."""
+    """HTTP status and reason of a refused request."""
 
     status: int
     reason: str
 
 
 class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests a server answers."""
+    """Decides which requests a server accepts."""
 
     host: str
-    """The address it listens on."""
+    """The address that the server listens on."""
     token: str | None = None
-    """Required in `Authorization: Bearer TOKEN` (or as the password of Basic) when set."""
+    """If set, required in `Authorization: Bearer TOKEN` (or as the password of Basic)."""
     needs_json: bool = True
-    """Whether a request with a body must have the content type `application/json`."""
+    """Whether request bodies must have the content type `application/json`."""
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
-        """Why the request is refused; None when it may pass. Header names are in lower case."""
+        """Why the request is refused; None if it is accepted. Header names must be lower case."""
         named = headers.get("host")
         if named is not None and not self._serves(named):
             return Refusal(421, f"this server is not {named!r}")
@@ -59,7 +59,9 @@ class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def _serves(self, netloc: str) -> bool:
-        """Whether a name (and perhaps a port) is this server's. Addresses cannot be rebound, so a wildcard serves them all."""
+        """Whether a host name (with or without port) is this server's. IP addresses cannot be rebound, so a server on a wildcard
+        address accepts them all.
+        """
         name = _name_of(netloc)
         if name in (self.host.lower(), "localhost"):
             return True
@@ -81,7 +83,7 @@ class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
         return hmac.compare_digest(credentials.strip().encode(), (self.token or "").encode())
 
     def middleware(self) -> Any:
-        """These rules as middleware of an aiohttp application."""
+        """Apply these rules as middleware of an aiohttp application."""
         from aiohttp import web
 
         @web.middleware
@@ -96,7 +98,7 @@ class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
         return guard
 
     def wsgi(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-        """These rules around a WSGI application."""
+        """Apply these rules to a WSGI application."""
 
         def guarded(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             headers = {
@@ -115,7 +117,7 @@ class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_limited(request: web.Request, limit: int) -> bytes:
-    """The body of a request; raises aiohttp's 413 as soon as it is longer than `limit` bytes, decompressed."""
+    """The decompressed body of a request; raises aiohttp's 413 as soon as it exceeds `limit` bytes."""
     from aiohttp import web
 
     if request.content_length is not None and request.content_length > limit:
@@ -130,7 +132,7 @@ async def read_limited(request: web.Request, limit: int) -> bytes:
 
 
 def quiet_logger() -> logging.Logger:
-    """aiohttp's log without what strangers send: bytes that are no request get their 400, not a traceback on our stderr."""
+    """A logger for aiohttp that drops invalid requests: they get a 400, and no traceback on our stderr."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -143,7 +145,7 @@ def quiet_logger() -> logging.Logger:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on `host`."""
+    """Whether a server on `host` is reachable only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -154,7 +156,7 @@ _NETLOC = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:@/]+))(:[0-
 
 
 def _name_of(netloc: str) -> str:
-    """The name without its port, in lower case; empty if it is no name."""
+    """The host name without port, in lower case; empty if it is invalid."""
     match = _NETLOC.fullmatch(netloc)
     return (match["address"] or match["name"]).lower() if match else ""
 

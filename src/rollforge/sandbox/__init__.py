@@ -1,16 +1,16 @@
-"""Runs untrusted Python programs so that they can do little harm.
+"""Confines untrusted Python programs.
 
 With bubblewrap a program has no network, no environment, no view of the home directory, the working directory or other processes,
 a read-only system (libraries, the interpreter, its packages), one scratch directory in memory, and limits on CPU time, memory,
-file size, open files and processes. It cannot create user namespaces. Everything it started dies with it. Started by root, it gets
-a user id of its own.
+file size, open files and processes. It cannot create user namespaces. All its child processes are killed with it. Started by
+root, it gets a user id of its own.
 
 Without bubblewrap programs are refused, unless the user asks for `off`. Then a program has the same limits, an empty environment
-and no inherited files; Landlock closes off all files but the system's (and TCP) where the kernel has it, a seccomp filter is set,
-and root's programs get a user id of their own, or lose all capabilities where another user cannot run the interpreter.
-`Sandbox.weakness` says what is still open.
+and no inherited files; if the kernel supports it, Landlock blocks TCP and all files but the system's; a seccomp filter is set;
+and programs started by root get a user id of their own, or lose all capabilities if another user cannot run the interpreter.
+`Sandbox.weakness` describes what remains possible.
 
-Not stopped at any level: a hole in the kernel, timing and other side channels, a program that reads the installed packages.
+Not prevented by any mode: a hole in the kernel, timing and other side channels, a program that reads the installed packages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Mode = Literal["auto", "require", "off"]
 """`auto` and `require` confine with bubblewrap or refuse to run; `off` runs programs with limits only."""
 
 SandboxKind = Literal["bubblewrap", "limits"]
-"""How programs are confined: namespaces and limits, or limits alone."""
+"""How programs are confined: with namespaces and limits, or with limits only."""
 
 INSTALL_HINT = (
     "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap) and allow user namespaces; "
@@ -63,40 +63,40 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""A program's whole environment; one thread for numpy, since threads count as processes."""
+"""The complete environment of a program. numpy gets one thread, since threads count as processes."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program may use."""
+    """Resource limits of a program."""
 
     cpu_seconds: int = 60
     """CPU time of each of its processes."""
     memory_bytes: int = 2 << 30
     """Address space of each of its processes."""
     total_memory_bytes: int = 4 << 30
-    """Resident memory of all its processes together; looked at ten times a second, 0 for no limit."""
+    """Resident memory of all its processes together, measured ten times a second; 0 for no limit."""
     file_bytes: int = 64 << 20
-    """Largest file it may write; its scratch directory holds as much in all."""
+    """Size limit of a file that it writes, and of its scratch directory as a whole."""
     open_files: int = 128
     """Files open at once, per process."""
     processes: int = 32
-    """Processes and threads at once; without bubblewrap limited only where root gives it a user of its own."""
+    """Processes and threads at a time. Without bubblewrap, enforced only if root gives the program its own user."""
     output_bytes: int = 16 << 20
-    """Bytes it may print, and the longest message it may send."""
+    """Bytes that it may print, and size limit of a message."""
 
 
 OWN_PROCESSES = 4
-"""Processes of the sandbox itself (shell, bubblewrap, its reaper) inside a program's control group."""
+"""Number of the sandbox's own processes (shell, bubblewrap, reaper) inside a program's control group."""
 
 
 class Sandbox:
-    """A way to confine programs that was tried and works here."""
+    """A tested way to confine programs on this machine."""
 
     def __init__(self, mode: Mode = "auto", *, packages: bool = True) -> None:
-        """Find out what works here.
+        """Determine by trial runs which confinement works here.
 
         Args:
-            mode: `off` for limits only; anything else needs bubblewrap.
+            mode: `off` for limits only; the other modes need bubblewrap.
             packages: Let programs import the installed packages (read-only), as numpy.
 
         Raises:
@@ -116,7 +116,7 @@ class Sandbox:
 
     @property
     def weakness(self) -> str | None:
-        """What programs can still do without bubblewrap; None with it."""
+        """What programs can do without bubblewrap; None with bubblewrap."""
         if self._prefix is not None:
             return None
         files = (
@@ -128,7 +128,7 @@ class Sandbox:
         return f"{files}, see other processes{user}"
 
     def start(self, code: CodeType, limits: Limits) -> Confined:
-        """Run `code` inside; its globals have `receive()`, `send(bytes)` and `pipes`."""
+        """Run `code` in the sandbox; its globals include `receive()`, `send(bytes)` and `pipes`."""
         to_read, from_us = os.pipe()
         from_it, to_write = os.pipe()
         uid = random.SystemRandom().choice(PRIVATE_UIDS) if self._drops_user else 0
@@ -216,7 +216,7 @@ def _rlimits(limits: Limits, *, counts_processes: bool) -> list[tuple[str, int]]
 
 
 def _filter_file() -> int | None:
-    """The seccomp filter as an open file, for bubblewrap to read."""
+    """The seccomp filter as an open file for bubblewrap."""
     filters = seccomp_filter()
     if filters is None:
         return None
@@ -231,7 +231,7 @@ def _filter_file() -> int | None:
 
 
 def _readable_paths(site: str | None) -> list[Path]:
-    """What a program without bubblewrap may read."""
+    """Paths that a program without bubblewrap may read."""
     links = [Path("/lib"), Path("/lib64"), Path("/bin"), Path("/etc/ld.so.cache"), Path("/dev/null")]
     return [*system_paths(), *python_files(), *links, *([Path(site)] if site else [])]
 
@@ -242,7 +242,7 @@ def _bootstrap_source() -> str:
 
 
 def _site_packages() -> str | None:
-    """Where the installed packages are, found by one that is always there; None where the run may be there too (`pip -t .`)."""
+    """Directory of the installed packages; None if the run could be inside it too (`pip -t .`)."""
     import msgspec as known
 
     path = Path(known.__file__).resolve().parents[1]
@@ -250,17 +250,17 @@ def _site_packages() -> str | None:
 
 
 class _Trial(msgspec.Struct, frozen=True):
-    """The bubblewrap command that works here, if any."""
+    """The working bubblewrap command on this machine, if any."""
 
     prefix: list[str] | None = None
     counts_processes: bool = False
-    """Whether the limit on processes counts only the program's own; older kernels count all of the user's."""
+    """Whether the process limit counts only the program's own processes; older kernels count all of the user's."""
     why_not: str = ""
 
 
 @lru_cache(maxsize=1)
 def find_bubblewrap() -> _Trial:
-    """The confining command that a trial run has shown to work; else the reason why there is none."""
+    """A confining command that passed a trial run, or the reason why none does."""
     why_not = "no bwrap in PATH"
     for prefix in confinements():
         for counts_processes in (True, False):
@@ -272,13 +272,13 @@ def find_bubblewrap() -> _Trial:
 
 @lru_cache(maxsize=1)
 def _can_drop_user() -> bool:
-    """Whether another user can run the interpreter; not when it is in root's home."""
+    """Whether another user can run the interpreter; not possible if it is in root's home directory."""
     return _trial_run(None, _WORKS, drops_user=True)[0] == b"works"
 
 
 @lru_cache(maxsize=1)
 def hides_files() -> bool:
-    """Whether programs without bubblewrap are kept from files that are not the system's: seen in a trial."""
+    """Whether programs without bubblewrap cannot read files other than the system's, tested by a trial run."""
     with tempfile.TemporaryDirectory(prefix="rollforge-trial-") as directory:
         secret = Path(directory) / "secret"
         secret.write_text("secret")
@@ -298,7 +298,7 @@ _READS = "try:\n    open({path!r}).read()\n    send(b'open')\nexcept OSError:\n 
 def _trial_run(
     prefix: list[str] | None, code: CodeType, *, drops_user: bool, counts_processes: bool = True
 ) -> tuple[bytes | None, str]:
-    """The message of a trial program under the prefix, and what went wrong when there is none."""
+    """Message of a trial program run with this command prefix, and the error if there is none."""
     candidate = object.__new__(Sandbox)
     candidate._prefix, candidate._site = prefix, None
     candidate._drops_user = drops_user and os.geteuid() == 0

@@ -1,7 +1,7 @@
 """The first code inside a sandboxed process: gives up privileges, sets limits, then runs the code from the pipe.
 
-It runs as source (`python -c`), with one argument: its settings, marshalled, as hexadecimal digits. It imports nothing of
-rollforge. Under bubblewrap the outside is gone already; without it, files are closed off here with Landlock where the kernel has it.
+It runs as source (`python -c`) with one argument: its marshalled settings in hexadecimal. It imports nothing from rollforge.
+Bubblewrap has already hidden the file system; without it, Landlock restricts files here if the kernel supports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOBODY = 65534
 
 
 def main() -> None:
-    """Everything in the order in which it stays possible."""
+    """Run the steps in the only order in which each is still permitted."""
     settings = marshal.loads(bytes.fromhex(sys.argv[1]))
     sys.path += settings["path"]
     if settings["uid"]:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def change_user(uid: int) -> None:
-    """Become a user that nobody else is."""
+    """Switch to an unused user id."""
     os.setgroups([])
     try:
         os.setresgid(uid, uid, uid)
@@ -64,14 +64,14 @@ def change_user(uid: int) -> None:
 
 
 def limit(kind: int, value: int) -> None:
-    """Lower one limit for good."""
+    """Lower one limit permanently."""
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
 
 
 def restrict(settings: dict[str, Any]) -> None:
-    """Without bubblewrap: no new privileges, no capabilities, no files but the given ones, no dangerous system calls."""
+    """Without bubblewrap: drop privileges and capabilities, restrict files to the given ones, block dangerous system calls."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -87,7 +87,7 @@ def restrict(settings: dict[str, Any]) -> None:
 
 
 def landlock(libc: Any, ctypes: Any, readable: list[str], writable: list[str]) -> None:
-    """Close off every file that is not below the given paths; also TCP and signals where the kernel can."""
+    """Block every file outside the given paths; also TCP and signals if the kernel supports it."""
     version = libc.syscall(444, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return

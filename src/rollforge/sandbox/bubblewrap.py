@@ -1,7 +1,7 @@
-"""The bubblewrap command: what a sandboxed program sees of the machine.
+"""The bubblewrap command: the parts of the machine that a sandboxed program sees.
 
-It sees the system's libraries and programs, the interpreter and its standard library, read-only, and nothing else: no home
-directory, no working directory, no `/usr/src`, wherever Python lives. Nothing is started here.
+It sees only the system's libraries and programs, the interpreter and its standard library, all read-only. The home directory, the
+working directory and `/usr/src` are hidden, wherever Python is installed. This code only builds commands.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _NAMESPACES = (
     "--die-with-parent",
 )
 _TO_GIVE_UP_ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-"""Kept only to change the user id, which drops every capability."""
+"""Capabilities kept only for changing the user id, which then drops all capabilities."""
 
 _SYSTEM = (
     *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/bin", "/usr/share/zoneinfo"),
     *("/usr/local/lib", "/usr/local/lib64", "/usr/local/bin"),
 )
-"""What a program may read of `/usr`: containers keep their work in `/usr/src`."""
+"""Subfolders of `/usr` that a program may read; `/usr/src` is excluded, since containers keep work there."""
 
 
 def confinements() -> Iterator[list[str]]:
-    """Commands to try, best first. For root, the limit on processes holds only without a user namespace."""
+    """Confining commands to try, best first. For root, the process limit works only without a user namespace."""
     command = shutil.which("bwrap")
     if command is None:
         return
@@ -45,12 +45,12 @@ def confinements() -> Iterator[list[str]]:
 
 
 def python() -> Path:
-    """The interpreter itself, not the virtual environment's link to it."""
+    """The interpreter itself, with links of virtual environments resolved."""
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 
 def python_inside() -> str:
-    """The interpreter's path inside: one outside `/usr` has a neutral name there."""
+    """The interpreter's path in the sandbox; an interpreter outside `/usr` gets a neutral path."""
     path = python()
     return str(path) if path.is_relative_to("/usr") else f"/python/{path.relative_to(path.parents[1])}"
 
@@ -58,7 +58,7 @@ def python_inside() -> str:
 def python_files() -> list[Path]:
     """The interpreter, its standard library and its shared libraries; never a whole home directory.
 
-    A prefix of its own (`~/.pyenv/versions/3.12.1`) counts as a whole; `~` as a prefix (`~/bin/python3`) does not.
+    A dedicated prefix (`~/.pyenv/versions/3.12.1`) is shown completely; the home directory as prefix (`~/bin/python3`) is not.
     """
     path, prefix = python(), python().parents[1]
     stdlib = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix})).resolve()
@@ -70,12 +70,12 @@ def python_files() -> list[Path]:
 
 
 def holds_private(path: Path) -> bool:
-    """Whether showing a directory would show the home directory, or where the command runs."""
+    """Whether showing a directory would reveal the home or the working directory."""
     return any(private.is_relative_to(path.resolve()) for private in private_paths())
 
 
 def private_paths() -> list[Path]:
-    """Directories that no program may see: the home directory, and where the command runs."""
+    """Directories that no program may see: the home directory and the working directory."""
     paths: list[Path] = []
     for text in (os.environ.get("HOME"), "~", "."):
         try:
@@ -93,7 +93,7 @@ def system_paths() -> list[Path]:
 
 
 def view() -> list[str]:
-    """The arguments that lay out the program's file system."""
+    """bubblewrap arguments for the program's file system."""
     words = [*_directory("/usr"), *_directory("/usr/local"), *_directory("/usr/share")]
     for path in system_paths():
         words += ["--ro-bind", str(path), str(path)]
@@ -123,5 +123,5 @@ def view() -> list[str]:
 
 
 def _directory(path: str) -> list[str]:
-    """Make a directory that another user may enter: bubblewrap's own are for its user only."""
+    """Arguments for a directory that other users may enter; bubblewrap's default is only for its own user."""
     return ["--perms", "0755", "--dir", path]

@@ -1,8 +1,8 @@
-"""A control group (cgroup v2) for each sandboxed program: limits over all its processes together, kept by the kernel.
+"""A control group (cgroup v2) for each sandboxed program: kernel-enforced limits over all its processes together.
 
-Used where this process may make groups with the controllers `memory` and `pids`: as root on a host, or where systemd or a container
-delegates them. Elsewhere the limits per process and the watch on resident memory stay the only ones. The program enters its group
-before it is executed, so none of its processes is ever outside.
+Used where this process may make groups with the controllers `memory` and `pids`: as root on a host, or where systemd or a
+container delegates them. Elsewhere only limits per process and the watch on resident memory apply. The program enters its group
+before it is executed, so no process is ever outside.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _END_S = 2.0
 
 
 class ControlGroup:
-    """The group of one program."""
+    """The control group of one program."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def entering(self, command: list[str]) -> list[str]:
-        """The command that joins the group and then becomes `command`."""
+        """A command that joins the group and then runs `command`."""
         return ["/bin/sh", "-c", _ENTER, str(self.folder), *command]
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel ended it for its memory."""
+        """Whether the kernel killed a process of the group for its memory use."""
         with contextlib.suppress(OSError, ValueError):
             events = dict(line.split() for line in (self.folder / "memory.events").read_text().splitlines())
             return int(events.get("oom_kill", 0)) > 0
         return False
 
     def end(self) -> None:
-        """Kill whatever is left in the group, and remove it."""
+        """Kill all remaining processes in the group and remove it."""
         deadline = time.monotonic() + _END_S
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
@@ -50,7 +50,7 @@ class ControlGroup:
 
 
 def make_group(*, memory_bytes: int, processes: int, parent: Path | None = None) -> ControlGroup | None:
-    """A group with these limits; None where groups cannot be made."""
+    """A group with these limits; None if groups cannot be made here."""
     parent = parent or usable_parent()
     if parent is None:
         return None
@@ -71,7 +71,7 @@ def make_group(*, memory_bytes: int, processes: int, parent: Path | None = None)
 
 @lru_cache(maxsize=1)
 def usable_parent() -> Path | None:
-    """Where groups can be made here, shown by making one."""
+    """The directory in which groups can be made, tested by making one."""
     try:
         own = own_group(Path("/proc/self/cgroup").read_text())
     except OSError:
@@ -80,7 +80,7 @@ def usable_parent() -> Path | None:
 
 
 def own_group(text: str) -> str | None:
-    """This process's group below the root, from `/proc/self/cgroup`; None without version 2."""
+    """This process's cgroup path from `/proc/self/cgroup`; None without cgroup v2."""
     for line in text.splitlines():
         if line.startswith("0::/"):
             return line[4:]
@@ -88,7 +88,7 @@ def own_group(text: str) -> str | None:
 
 
 def find_parent(own: Path) -> Path | None:
-    """The own group or the one above it, where both controllers are handed to children and a trial group can be made."""
+    """This process's group or its parent, if both controllers are delegated to children and a trial group can be made."""
     for folder in (own, own.parent):
         try:
             handed = set((folder / "cgroup.subtree_control").read_text().split())

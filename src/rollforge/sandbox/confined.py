@@ -1,6 +1,6 @@
-"""A running sandboxed program: messages both ways, what it prints, its time and memory.
+"""A running sandboxed program: messages in both directions, output, time and memory.
 
-A message is its length in eight bytes, then its bytes. Everything the program sends is untrusted bytes, in any number.
+A message is an eight-byte length followed by its bytes. All bytes from the program are untrusted, also in amount.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _LENGTH_BYTES = 8
 _ERRORS_KEPT = 8192
 
 _LOOK_SECONDS = 0.1
-"""How often the memory of all the program's processes is added up."""
+"""Interval at which the memory of all the program's processes is measured."""
 
 EarlyEnd = Literal["", "died", "late", "too much", "memory"]
-"""Why there is no message: the process is gone, the time was up, it printed too much, or its processes used too much memory."""
+"""Why there is no message: the process exited, the time was up, it printed too much, or its processes used too much memory."""
 
 
 class SandboxReply(msgspec.Struct, frozen=True):
-    """What a program sent and printed in reply to one message."""
+    """A program's message and output in reply to one message."""
 
     message: bytes | None
-    """The program's message; None when it did not send one."""
+    """The program's message; None if it sent none."""
     output: bytes
-    """What it printed meanwhile."""
+    """Output printed while the message was processed."""
     ended: EarlyEnd = ""
     seconds: float = 0.0
 
 
 class Confined:
-    """A running program; use it in a `with` block, which kills it and everything it started."""
+    """A running program; leaving its `with` block kills it and all its child processes."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Confined:
         """Take over a started process.
 
         Args:
-            uid: The user id that only this program has, without bubblewrap; 0 for none.
-            group: Its control group, where there are any; it ends with the program.
+            uid: User id used by this program only, without bubblewrap; 0 for none. group: Its control group, if available; it is
+                removed with the program.
         """
         self._process = process
         self._to_it, self._from_it = to_it, from_it
@@ -89,20 +89,20 @@ class Confined:
 
     @property
     def errors(self) -> str:
-        """The end of what it wrote to standard error."""
+        """The end of its standard error."""
         return bytes(self._errors).decode("utf-8", "replace")
 
     def begin(self, data: bytes) -> None:
-        """Queue a message; `wait` writes it."""
+        """Queue a message; `wait` sends it."""
         self._unsent = memoryview(bytes(self._unsent) + len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
     def ask(self, data: bytes, seconds: float) -> SandboxReply:
-        """Send one message and wait for one back, no longer than `seconds`."""
+        """Send one message and wait up to `seconds` for the reply."""
         self.begin(data)
         return self.wait(seconds)
 
     def wait(self, seconds: float) -> SandboxReply:
-        """The next message, or why there is none."""
+        """The next message, or the reason why there is none."""
         started = looked_at = time.monotonic()
         ended: EarlyEnd = ""
         while (message := self._message()) is None and not ended:
@@ -125,14 +125,14 @@ class Confined:
         return SandboxReply(message, printed, ended, time.monotonic() - started)
 
     def exit_code(self) -> int | None:
-        """The code with which it ended by itself; None if it is still there."""
+        """Exit code of a program that exited by itself; None while it runs."""
         try:
             return self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> None:
-        """Kill it and everything it started: under bubblewrap the kernel empties its namespace."""
+        """Kill the program and all its child processes; with bubblewrap the kernel kills its whole namespace."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -168,7 +168,7 @@ class Confined:
         return message
 
     def _step(self, seconds: float) -> bool:
-        """Move what can be moved; False once the program's end of the pipe is closed."""
+        """Transfer pending bytes; False once the program closed its end of the pipe."""
         if self._unsent:
             self._poll.register(self._to_it, select.POLLOUT)
         is_alive = True
@@ -195,7 +195,7 @@ class Confined:
             self._poll.unregister(self._to_it)
 
     def _read(self, pipe: int, into: bytearray) -> bool:
-        """Read what is available, up to a little over the limit; False at the end of the stream."""
+        """Read available bytes, up to slightly above the limit; False at the end of the stream."""
         try:
             while len(into) <= self._output_bytes:
                 part = os.read(pipe, 1 << 16)
@@ -210,7 +210,7 @@ class Confined:
 
 
 def _processes_of(uid: int) -> list[int]:
-    """The processes of a user that only one program has; none for 0."""
+    """Processes of a user id that only one program has; none for 0."""
     if not uid:
         return []
     pids = []

@@ -1,7 +1,9 @@
-"""Whole programs (agents, test scripts) in a sandbox, or with limits only: the command, the run, and the end of everything it started.
+"""Whole programs (agents, test scripts) in a sandbox, or with limits only: the command, the run, and the termination of all child
+processes.
 
-With bubblewrap a program sees the system's files read-only, its own directory, and what is shown to it by name; it has no network
-but the one Unix socket that is handed in. Without it (`off`) it can do what the user can: only its process tree is held together.
+With bubblewrap a program sees the system's files read-only, its own directories, and explicitly shown paths; its only network is
+one Unix socket. Without it (`off`) it can do whatever the user can; only its process tree is tracked, so that all of it can be
+killed.
 """
 
 from __future__ import annotations
@@ -30,20 +32,21 @@ from rollforge.store.scratch import make_scratch, remove_scratch
 Network = Literal["none", "host"]
 
 RELAY_PORT = 8642
-"""Address of the proxy inside a sandbox without a network; nothing else is reachable."""
+"""Address of the proxy inside a sandbox without network; no other address is reachable."""
 
 WORK, HOME, CONTROL = "/work", "/home/agent", "/rollforge"
-"""Where a program finds its directories in a sandbox: the same for every rollout, so that prompts do not differ by them. One
-that would hide files which the program needs (a checkout in /work) has another name, see `_hiding_nothing`."""
+"""Paths of a program's directories in the sandbox: the same for every rollout, so that prompts do not vary. A path that would
+hide files needed by the program (such as a checkout in /work) is replaced, see `_hiding_nothing`.
+"""
 
 OUTPUT_KEPT = 64 << 10
-"""Bytes kept of each of stdout and stderr: the first half and the last."""
+"""Bytes kept of each of stdout and stderr: half from the beginning, half from the end."""
 
 END_S = 5.0
-"""How long the supervisor may take to end a program's processes before it is killed itself."""
+"""How long the supervisor may take to end a program's processes, before the supervisor itself is killed."""
 
 _PARTS = ("bin", "lib", "lib64", "shims", "versions", "pyvenv.cfg")
-"""Of an installation."""
+"""Subfolders of an installation that programs may read."""
 
 _ETC = (
     *(
@@ -62,9 +65,9 @@ _ACCOUNTS = {
     "passwd": f"agent:x:1000:1000:agent:{HOME}:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n",
     "group": "agent:x:1000:\nroot:x:0:\n",
 }
-"""Files of accounts that name the program's user and nobody of this machine."""
+"""Replacement account files that name only the program's user."""
 _EMPTY = ("--size", str(1 << 20), "--tmpfs")
-"""Hides a directory; the room is for mount points."""
+"""Options of an empty tmpfs that hides a directory; it has room for mount points."""
 _INSTALL = (
     "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap) and allow user namespaces; "
     "--sandbox off runs the program as you, with your files and your network"
@@ -72,43 +75,43 @@ _INSTALL = (
 
 
 LOOK_S = 0.25
-"""How often a program's memory and processes are counted."""
+"""Interval at which a program's memory and processes are measured."""
 
 OWN_PROCESSES = 4
-"""Processes of the sandbox itself: a shell that joins the control group, bubblewrap and its reaper, the supervisor."""
+"""Number of the sandbox's own processes: a shell that joins the control group, bubblewrap, its reaper, the supervisor."""
 
 Exceeded = Literal["", "memory", "processes"]
-"""Which limit a program was ended for."""
+"""The limit for which a program was ended."""
 
 
 class ProgramLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program may use, it and everything it starts."""
+    """Resource limits of a program and all its child processes."""
 
     memory_bytes: int = 4 << 30
-    """Resident memory; 0 for no limit."""
+    """Resident memory in bytes; 0 for no limit."""
     processes: int = 512
-    """Processes at once; 0 for no limit."""
+    """Number of processes at a time; 0 for no limit."""
     file_bytes: int = 2 << 30
-    """Largest file it may write."""
+    """Size limit of a file that it writes."""
     open_files: int = 4096
     tmp_bytes: int = 1 << 30
-    """Room in its /tmp; only in the sandbox."""
+    """Size of its /tmp; only in the sandbox."""
 
 
 class ProgramRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a program."""
+    """Result of a program: exit code, output, limits exceeded."""
 
     exit_code: int | None
-    """None when it was ended before it exited."""
+    """None if it was killed before it exited."""
     seconds: float
     stdout: str
     stderr: str
-    """Of both the beginning and the end, with a line between that says what is missing."""
+    """Beginning and end of the output, with a line in between that reports the omitted part. This also applies to stdout."""
     exceeded: Exceeded = ""
 
     @property
     def last_words(self) -> str:
-        """The last line it wrote, to stderr if it wrote any there."""
+        """The last line of stderr, or of stdout if stderr is empty."""
         for text in (self.stderr, self.stdout):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
@@ -117,18 +120,18 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramOutput:
-    """What a program has written so far; also read when it is ended before it exits."""
+    """Output of a program so far; readable after the program was killed."""
 
     def __init__(self) -> None:
         self.stdout, self.stderr = _Kept(), _Kept()
         self._started: float | None = None
 
     def begin(self) -> None:
-        """The program is started now."""
+        """Record that the program starts now."""
         self._started = time.monotonic()
 
     def run(self, exit_code: int | None = None, exceeded: Exceeded = "") -> ProgramRun | None:
-        """What became of the program so far; None before it was started."""
+        """The program's result so far; None before it was started."""
         if self._started is None:
             return None
         return ProgramRun(
@@ -141,13 +144,13 @@ class ProgramOutput:
 
 
 class ProgramFolders(msgspec.Struct, frozen=True, kw_only=True):
-    """The directories of one program, on this machine."""
+    """The directories of one program on this machine."""
 
     root: Path
 
     @classmethod
     def make(cls) -> ProgramFolders:
-        """Fresh, empty directories that only this user may enter."""
+        """Create empty directories that only this user may enter."""
         scratch = cls(root=make_scratch("program").resolve())
         for path in (scratch.work, scratch.home, scratch.control):
             path.mkdir()
@@ -166,16 +169,16 @@ class ProgramFolders(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def control(self) -> Path:
-        """What rollforge hands over, and takes back."""
+        """Directory for exchanging files between rollforge and the program."""
         return self.root / "rollforge"
 
     def remove(self) -> None:
-        """Delete everything, also what the program made unreadable."""
+        """Delete the directories, even if the program removed read permission."""
         remove_scratch(self.root)
 
 
 class ProgramSandbox:
-    """A way to run programs that was tried and works here."""
+    """A tested way to run programs on this machine."""
 
     def __init__(
         self,
@@ -185,15 +188,15 @@ class ProgramSandbox:
         shown: tuple[str, ...] = (),
         command: list[str] | None = None,
     ) -> None:
-        """Find out what works here.
+        """Determine by trial runs which confinement works here.
 
         Args:
-            shown: Files and directories that programs may read beside the system's.
-            command: The command as its user wrote it, where all programs are that one. The files that it names may be
-                read; a task's text that is put into it later must not choose files of this machine.
+            shown: Files and directories that programs may read in addition to the system's.
+            command: The user's command, if all programs run it. Programs may read the files that it names. Task text that is
+                inserted later must not select files of this machine.
 
         Raises:
-            UsageError: bubblewrap does not work and the mode is not `off`, or the network cannot be as asked.
+            UsageError: bubblewrap does not work and the mode is not `off`, or the requested network mode is not available.
         """
         self.is_confined = mode != "off"
         if not self.is_confined and network == "none":
@@ -222,7 +225,7 @@ class ProgramSandbox:
             self._prefix = prefix
 
     def inside(self, scratch: ProgramFolders, path: Path) -> str:
-        """How the program calls a path in its place."""
+        """The path under which the program sees one of its own paths."""
         if not self.is_confined:
             return str(path)
         folders = (scratch.work, self._work), (scratch.home, self._home), (scratch.control, self._control)
@@ -233,7 +236,7 @@ class ProgramSandbox:
 
     @property
     def weakness(self) -> str | None:
-        """What a program can still do; None in the sandbox without a network."""
+        """What a program can do despite confinement; None in the sandbox without a network."""
         if not self.is_confined:
             return "they can read and write what you can, reach the network and see other processes"
         return "they can reach the network" if self.network == "host" else None
@@ -249,10 +252,10 @@ class ProgramSandbox:
         limits: ProgramLimits | None = None,
         output: ProgramOutput | None = None,
     ) -> ProgramRun:
-        """Run a program to its end. Cancelled, it ends the program and everything that it started, then returns.
+        """Run a program to its end. Cancellation kills the program and all its child processes before it returns.
 
         Args:
-            output: Takes what the program writes, for callers that want it although they cancel.
+            output: Receives the program's output, for callers that need it after a cancellation.
         """
         limits = limits or ProgramLimits()
         has_relay = self.is_confined and self.network == "none" and socket is not None
@@ -314,7 +317,9 @@ class ProgramSandbox:
     async def _watch(
         self, process: asyncio.subprocess.Process, limits: ProgramLimits, noticed: list[Exceeded]
     ) -> None:
-        """End the program as soon as it uses too much, and note of what. Looks from outside, where it cannot be stopped."""
+        """End the program as soon as it exceeds a limit, and record which. Measured from outside, where the program cannot
+        interfere.
+        """
         while not noticed and process.returncode is None:
             await asyncio.sleep(LOOK_S)
             pids = descendants(process.pid)
@@ -326,7 +331,7 @@ class ProgramSandbox:
             await self._end(process)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """Kill the sandbox as a whole; without one, let the supervisor kill what it holds together."""
+        """Kill the sandbox as a whole; without a sandbox, let the supervisor kill the processes that it tracks."""
         with contextlib.suppress(ProcessLookupError):
             if self.is_confined:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -342,7 +347,7 @@ class ProgramSandbox:
     def _view(
         self, argv: list[str], scratch: ProgramFolders, socket: Path | None, limits: ProgramLimits
     ) -> list[str]:
-        """The arguments that lay out what the program sees."""
+        """bubblewrap arguments for the program's file system."""
         words = ["--size", str(limits.tmp_bytes), "--tmpfs", "/tmp"]
         files = _files_of(argv) if self._files is None else self._files
         for path in [*files, *self._shown]:
@@ -363,16 +368,16 @@ class ProgramSandbox:
 
 
 def _make_group(limits: ProgramLimits) -> ControlGroup | None:
-    """A control group that keeps the limits at every moment, where the kernel and this user's rights allow one."""
+    """A control group that enforces the limits at every moment, if the kernel and this user's permissions allow it."""
     if not limits.memory_bytes or not limits.processes:
         return None
     return make_group(memory_bytes=limits.memory_bytes, processes=limits.processes + OWN_PROCESSES)
 
 
 def absolute_words(words: list[str]) -> list[str]:
-    """The words with the files that they name made absolute: a program runs in a directory of its own.
+    """The command with absolute paths of the files that it names, because programs run in separate directories.
 
-    Directories stay as they are: a word such as `run` is more often a command of the program than a directory.
+    Directories are left unchanged, because a word such as `run` is usually a subcommand, not a directory.
     """
     resolved = []
     for position, word in enumerate(words):
@@ -386,7 +391,7 @@ def absolute_words(words: list[str]) -> list[str]:
 
 
 def _hiding_nothing(name: str, needed: list[str]) -> str:
-    """The name of a directory in the sandbox; another one where it would lie over, or inside, something that is shown."""
+    """Path of a directory in the sandbox; a different one if it would cover, or lie inside, a shown path."""
     path = Path(name)
     is_free = not any(path.is_relative_to(other) or Path(other).is_relative_to(path) for other in needed)
     return name if is_free else f"/rollforge-{path.name}"
@@ -400,7 +405,7 @@ def _is_file(word: str) -> bool:
 
 
 def _files_of(argv: list[str]) -> list[str]:
-    """What a command needs to be read: the files it names, and the installation that its executable belongs to."""
+    """Paths that a command needs to read: the files it names, and the installation of its executable."""
     paths: dict[str, None] = {str(path): None for path in _python_paths()}
     for position, word in enumerate(argv):
         if not word.startswith("/") or not _is_file(word):
@@ -414,7 +419,7 @@ def _files_of(argv: list[str]) -> list[str]:
 
 
 def _installation(path: Path) -> list[Path]:
-    """The virtual environment or the tree of node modules that an executable belongs to; else the executable alone."""
+    """The virtual environment or node modules tree of an executable; otherwise only the executable."""
     outermost = [parent for parent in path.parents if parent.name == "node_modules"]
     if outermost:
         return [outermost[-1]]
@@ -429,7 +434,7 @@ def _installation(path: Path) -> list[Path]:
 
 
 def _shown_parts(prefix: Path) -> list[Path]:
-    """An installation; only what is surely part of it where the home directory or the run's own lies inside (`~/bin/python3`)."""
+    """Paths of an installation; only its definite parts if it contains the home directory or the run (`~/bin/python3`)."""
     if not holds_private(prefix):
         return [prefix]
     return [part for name in _PARTS if (part := prefix / name).exists()]
@@ -437,12 +442,12 @@ def _shown_parts(prefix: Path) -> list[Path]:
 
 @lru_cache(maxsize=1)
 def _python_paths() -> list[Path]:
-    """The interpreter that runs the supervisor, where it is not the system's."""
+    """Paths of the interpreter that runs the supervisor, if it is not the system's."""
     return [] if python().is_relative_to("/usr") else python_files()
 
 
 class _Kept:
-    """The beginning and the end of a stream."""
+    """Keeps the beginning and the end of a stream."""
 
     def __init__(self, most: int = OUTPUT_KEPT) -> None:
         self._half = most // 2
@@ -450,7 +455,7 @@ class _Kept:
         self._size = 0
 
     async def read(self, stream: asyncio.StreamReader | None) -> None:
-        """Read to the end, however much comes."""
+        """Read the stream to its end, whatever its length."""
         while stream is not None and (data := await stream.read(1 << 16)):
             self._size += len(data)
             room = self._half - len(self._head)
@@ -479,7 +484,7 @@ def _supervisor_source() -> str:
 
 
 def _filter_file() -> int | None:
-    """The seccomp filter as an open file, for bubblewrap to read."""
+    """The seccomp filter as an open file for bubblewrap."""
     filters = seccomp_filter()
     if filters is None or not hasattr(os, "memfd_create"):
         return None
@@ -490,7 +495,7 @@ def _filter_file() -> int | None:
 
 
 def _prefixes() -> list[list[str]]:
-    """Commands to try, best first. In a user namespace of its own a program has an ordinary user id, also when root starts it."""
+    """Confining commands to try, best first. In a user namespace a program has an ordinary user id, even if root starts it."""
     command = shutil.which("bwrap")
     if command is None:
         return []
@@ -504,7 +509,9 @@ def _prefixes() -> list[list[str]]:
 
 
 def _proc() -> list[str]:
-    """A /proc of the program's own processes, without what root may write there: the kernel asks for the user id alone."""
+    """A /proc with only the program's own processes; files that root could write are hidden, because the kernel checks only the
+    user id.
+    """
     words = ["--proc", "/proc"]
     for name in ("sys", "irq", "bus", "fs", "scsi", "acpi"):
         if Path(f"/proc/{name}").is_dir():
@@ -534,7 +541,7 @@ def _system_view() -> list[str]:
 
 @lru_cache(maxsize=1)
 def find_program_bubblewrap() -> tuple[list[str] | None, str]:
-    """The confining command that a trial run has shown to work; else the reason why there is none."""
+    """A confining command that passed a trial run, or the reason why none does."""
     import subprocess
 
     why_not = "no bwrap in PATH"

@@ -1,7 +1,7 @@
-"""Seccomp filter for untrusted programs: no new user namespaces, no kernel interfaces that a unit test never needs.
+"""Seccomp filter for untrusted programs: blocks new user namespaces and kernel interfaces that unit tests never need.
 
 The filter is a classic BPF program over the system call number. Denied calls fail with EPERM (`clone3` with ENOSYS, so that the C
-library falls back to `clone`, whose flags can be read). It knows x86-64 and arm64; elsewhere there is no filter.
+library falls back to `clone`, whose flags can be checked). Only x86-64 and arm64 are supported; elsewhere there is no filter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLONE3 = 435
 
 
 def seccomp_filter() -> bytes | None:
-    """The filter as the kernel and `bwrap --seccomp` read it; None on an architecture we do not know."""
+    """The filter in the format of the kernel and `bwrap --seccomp`; None on an unsupported architecture."""
     calls = _CALLS.get(platform.machine())
     if calls is None:
         return None

@@ -1,8 +1,9 @@
-"""Runs one program and everything it starts, and ends all of it: the first process beside or inside the sandbox.
+"""Runs one program and kills all its descendants at the end; it is the first process inside the sandbox, or the program's parent
+without one.
 
-Executed as a script by the bare interpreter, so it imports nothing but the standard library. The program's orphans become its own
-children (it is their subreaper), so a program that forks twice and opens a session of its own does not outlive it. In a sandbox
-without a network it also carries a loopback port to the proxy's Unix socket.
+Executed as a script by the bare interpreter, so it imports only the standard library. As a subreaper it adopts the program's
+orphans, so a program that forks twice and opens its own session cannot outlive it. In a sandbox without a network it also
+forwards a loopback port to the proxy's Unix socket.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PIECE = 1 << 16
 ROUNDS = 1000
-"""Rounds in which it kills all processes that are left."""
+"""Rounds of killing all remaining processes."""
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def _become(plan: dict[str, list[str]]) -> None:
-    """The program itself, in the place of this process."""
+    """Replace this process by the program."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.execvp(plan["argv"][0], plan["argv"])
@@ -60,7 +61,7 @@ def _become(plan: dict[str, list[str]]) -> None:
 
 
 def _end(code: int) -> None:
-    """Kill every process that is left below this one, then exit."""
+    """Kill all descendants, then exit."""
     for _ in range(ROUNDS):
         left = _children()
         if not left:
@@ -75,7 +76,7 @@ def _end(code: int) -> None:
 
 
 def _children() -> list[int]:
-    """The processes whose parent this is."""
+    """Child processes of this process."""
     pids = []
     for name in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():  # noqa: PTH112, PTH208
         with contextlib.suppress(OSError), open(f"/proc/self/task/{name}/children") as file:  # noqa: PTH123
@@ -95,7 +96,7 @@ def _relay(listener: socket.socket, path: str) -> None:
 
 
 def _carry(client: socket.socket, path: str) -> None:
-    """Copy bytes both ways until either side is done."""
+    """Copy bytes in both directions until one side closes."""
     with client, socket.socket(socket.AF_UNIX) as server:
         try:
             server.connect(path)

@@ -1,4 +1,4 @@
-"""What a process and everything below it use, read from /proc."""
+"""Resource use of a process and its descendants, read from /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and the processes below it; only itself where the kernel keeps no list of children."""
+    """The process and its descendants; only the process if the kernel has no list of children."""
     pids, waiting = [pid], [pid]
     while waiting:
         parent = waiting.pop()
@@ -22,7 +22,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Its resident memory; what it shares with others is counted in full."""
+    """Resident memory, with shared pages counted in full."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -31,7 +31,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def shared_out_bytes(pid: int) -> int:
-    """Its resident memory, each shared page divided among those who share it; slow, so for a second look only."""
+    """Resident memory with each shared page divided among its users; slow, so used only to confirm an excess."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # noqa: PTH123
             for line in file:
@@ -43,5 +43,7 @@ def shared_out_bytes(pid: int) -> int:
 
 
 def memory_exceeds(pids: list[int], most: int) -> bool:
-    """Whether processes together use more than `most` bytes. Forks share pages, so a sum above it is checked without shared pages."""
+    """Whether processes together use more than `most` bytes. Forks share pages, so an excess is confirmed with shared pages
+    divided.
+    """
     return sum(map(resident_bytes, pids)) > most and sum(map(shared_out_bytes, pids)) > most

@@ -9,8 +9,8 @@ service       request → reply, or a fault  faults                             
 server        HTTP on loopback             wire, process                          bytes; a child process
 ```
 
-It is not a language model: it reads the numbers and options of the example tasks, and says so wherever it
-speaks."""
+It is not a language model: it parses the numbers and options of the example tasks, and all its answers say so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m rollforge.simulate`: the child behind `SimulatedProcess`. People use `rollforge simulate`."""
+"""`python -m rollforge.simulate`: child process of `SimulatedProcess`. Users run `rollforge simulate` instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The APIs the server speaks: one line per path."""
+"""Table of the server's APIs: one line per path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer", bound=Mapping[str, object])
 
 
 class SimulatedApi(NamedTuple, Generic[Request, Answer]):
-    """One API: how its requests are read, its answers written, whole or streamed, and its errors worded."""
+    """Converters of one API: requests, answers (complete or streamed) and errors."""
 
     name: str
     read: Callable[[Request], Ask]
@@ -27,7 +27,7 @@ class SimulatedApi(NamedTuple, Generic[Request, Answer]):
     """The answer as server-sent events; the second argument is the request."""
 
     def error(self, status: int, body: ErrorBodyJson) -> ErrorBodyJson:
-        """An error of OpenAI's shape in the shape of this API."""
+        """Convert an error from OpenAI's format to this API's."""
         error = body.get("error")
         if self.name != "messages" or not isinstance(error, dict):
             return body
@@ -35,7 +35,7 @@ class SimulatedApi(NamedTuple, Generic[Request, Answer]):
 
 
 def read_messages(body: MessagesBodyJson) -> Ask:
-    """The ask in a Messages request; raises `Rejection`."""
+    """Parse a Messages request; raises `Rejection`."""
     if body.get("max_tokens") is None:
         raise Rejection(400, "max_tokens: Field required", param="max_tokens")
     return read_responses(params_from_messages(body))
@@ -52,7 +52,7 @@ def _stream_chat(answer: ChatCompletionJson, request: ChatBodyJson) -> list[byte
 
 
 Api = SimulatedApi[Any, Any]
-"""The API that a path chose: only its own functions know what its requests and answers are."""
+"""An API of any type; only its own functions know the types of its requests and answers."""
 
 APIS: dict[str, Api] = {
     "/v1/responses": SimulatedApi(

@@ -1,6 +1,6 @@
 """Step-by-step arithmetic: one step per operation, and an estimate of the effort.
 
-It understands whole numbers, `+ - × ÷` and brackets, and evaluates nothing else: the text is untrusted.
+The parser accepts only integers, `+ - × ÷` and brackets, because the text is untrusted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST = 160
 
 
 class Solution(NamedTuple):
-    """The value of an expression, the steps to it, and their effort."""
+    """Value of an expression, the steps to it, and an effort estimate."""
 
     value: str
     steps: tuple[str, ...]
@@ -31,7 +31,7 @@ class Solution(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def work_out(expression: str) -> Solution | None:
-    """The solution, or None when the text is not an expression or divides by zero."""
+    """Solve an expression; None if the text is not an expression or divides by zero."""
     if len(expression) > _LONGEST:
         return None
     try:
@@ -45,7 +45,7 @@ def work_out(expression: str) -> Solution | None:
 
 
 def find_expression(text: str) -> str | None:
-    """The longest piece of the text that is an expression with at least one operation."""
+    """The longest part of the text that is an expression with an operation."""
     pieces: list[str] = [
         (_BEFORE.findall(text[max(0, match.start() - _REACH) : match.start()])[0] + match.group()).strip()
         for match in _EXPRESSION.finditer(text)
@@ -57,7 +57,7 @@ def find_expression(text: str) -> str | None:
 
 
 def show(value: Fraction) -> str:
-    """`7`, or `3/4` when it is not whole."""
+    """Format a value: `7`, or `3/4` for a fraction."""
     return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
 
 

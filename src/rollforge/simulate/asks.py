@@ -1,4 +1,4 @@
-"""Requests → `Ask`.
+"""Parses requests to `Ask` records.
 
 A request that cannot be served raises `Rejection`, which becomes an error in OpenAI's shape.
 """
@@ -30,7 +30,7 @@ from rollforge.simulate.conversation import (
 
 
 class Rejection(Exception):
-    """An error to answer a request with, in OpenAI's shape or (`is_detail`) FastAPI's."""
+    """An error reply, in OpenAI's format or (`is_detail`) in FastAPI's."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Rejection(Exception):
 
 
 def read_responses(body: ParamsJson) -> Ask:
-    """The ask in a Responses API request."""
+    """Parse a Responses API request."""
     if body.get("previous_response_id"):
         raise Rejection(
             400,
@@ -79,7 +79,7 @@ def read_responses(body: ParamsJson) -> Ask:
 
 
 def read_chat(body: ChatBodyJson) -> Ask:
-    """The ask in a Chat Completions request."""
+    """Parse a Chat Completions request."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Rejection(400, "messages must be a list with at least one message", param="messages")
@@ -98,7 +98,7 @@ def read_chat(body: ChatBodyJson) -> Ask:
 
 
 class _SharedFields(TypedDict):
-    """Fields of `Ask` that both APIs write alike."""
+    """Fields of `Ask` that both APIs have in the same form."""
 
     model: str
     tools: tuple[Tool, ...]
@@ -112,7 +112,7 @@ class _SharedFields(TypedDict):
 
 
 def _shared(body: ParamsJson | ChatBodyJson) -> _SharedFields:
-    """What both APIs write alike."""
+    """Parse the fields that both APIs have in the same form."""
     if not isinstance(body.get("model"), str):
         raise Rejection(400, "you must provide a model parameter", param="model")
     return {
@@ -164,7 +164,7 @@ def _chat_items(entry: ChatMessageJson) -> list[ConversationItem]:
 
 
 def _tools(entry: ToolJson) -> list[Tool]:
-    """The function in a tool entry. Tools that a provider runs itself have no parameters, and this model cannot use them."""
+    """Functions among the tool entries. Provider-run tools have no parameters, so this model cannot use them."""
     tool = _entry(entry, "tools")
     function = tool["function"] if isinstance(tool.get("function"), dict) else tool
     if tool.get("type", "function") != "function":

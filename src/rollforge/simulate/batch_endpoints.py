@@ -1,7 +1,7 @@
-"""`/v1/files` and `/v1/batches`: requests in a file, answers in a file, with faults, and a count of what was paid.
+"""`/v1/files` and `/v1/batches`: request files, answer files, faults, and a count of paid requests.
 
-A batch is worked on when somebody looks at it after its time has come. A request is paid for when it is answered; the same custom id
-paid for twice is counted, so that a test can show that a client never does that.
+A batch is processed when it is first polled after its due time. A request is paid when it is answered. Custom ids paid twice are
+counted, so that tests can prove that a client never pays twice.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FIELD = re.compile(rb'name="([^"]*)"(?:; filename="([^"]*)")?')
 
 
 class BatchStats(msgspec.Struct):
-    """What was asked for and paid."""
+    """Counts of requested and paid work."""
 
     files: int = 0
     created: int = 0
     paid: int = 0
-    """Requests that were answered."""
+    """Number of answered requests."""
     paid_twice: int = 0
-    """Custom ids that were answered before."""
+    """Number of answered requests whose custom id was answered before."""
 
 
 class BatchErrorJson(TypedDict):
@@ -54,7 +54,7 @@ class BatchErrorsJson(TypedDict):
 
 
 class BatchCountsJson(TypedDict):
-    """How far a batch is, in requests."""
+    """Progress of a batch in requests."""
 
     total: int
     completed: int
@@ -62,7 +62,7 @@ class BatchCountsJson(TypedDict):
 
 
 class BatchJson(TypedDict, total=False):
-    """A batch as the API shows it; empty when the request that made it got lost."""
+    """A batch in API format; empty if the request that created it was lost."""
 
     id: str
     object: str
@@ -97,7 +97,7 @@ class FileJson(TypedDict):
 
 
 class AskedJson(TypedDict, total=False):
-    """The body that makes a batch, or one line of its file."""
+    """The body of a create request, or one line of a batch file."""
 
     input_file_id: str
     endpoint: str
@@ -124,7 +124,7 @@ class _Batch:
     errors: list[BatchErrorJson] = field(default_factory=list)
 
     def to_json(self) -> BatchJson:
-        """As the API shows it."""
+        """The batch in API format."""
         return {
             "id": self.id,
             "object": "batch",
@@ -142,7 +142,7 @@ class _Batch:
 
 
 class BatchDesk:
-    """Files and batches of one server, in memory."""
+    """In-memory files and batches of one server."""
 
     def __init__(self, faults: Faults, stats: BatchStats, answer: Answer, clock: Callable[[], float]) -> None:
         self._faults = faults
@@ -155,7 +155,7 @@ class BatchDesk:
         self._lost: Fault | None = None
 
     def take_lost(self) -> Fault | None:
-        """The fault by which the reply just made gets lost, if any."""
+        """The fault that makes the current reply get lost, if any; it is consumed."""
         lost, self._lost = self._lost, None
         return lost
 
@@ -254,7 +254,7 @@ class BatchDesk:
         return batch.to_json()
 
     def _worked(self, name: str) -> _Batch:
-        """The batch, worked on if its time has come."""
+        """The batch, processed if it is due."""
         batch = self._batches.get(name)
         if batch is None:
             raise Rejection(404, f"No batch found with id '{name}'.")
@@ -294,7 +294,7 @@ class BatchDesk:
         batch.status = "completed" if expired is None else "expired"
 
     def _work_line(self, batch: _Batch, line: bytes, number: int) -> tuple[bool, bytes] | None:
-        """Whether the request was answered, and its line of results; None when it has none."""
+        """Whether the request was answered, and its results line; None if it has no line."""
         request = _decoded(line)
         name = str(request.get("custom_id"))
         if self._faults.for_batch("batch-partial", batch.id, name) is not None:
@@ -318,7 +318,7 @@ class BatchDesk:
 
 
 def _late(line: bytes) -> bytes:
-    """A request that the batch did not get to before it expired."""
+    """Result of a request that the batch did not process before it expired."""
     message = "This request could not be executed before the completion window expired."
     error = {"code": "batch_expired", "message": message}
     name = _decoded(line).get("custom_id")
@@ -334,7 +334,7 @@ def _decoded(line: bytes) -> AskedJson:
 
 
 def _form(request: HttpRequest) -> dict[str, tuple[str, bytes]]:
-    """The fields of a multipart form: file name and bytes by field."""
+    """Fields of a multipart form: file name and bytes by field name."""
     boundary = _BOUNDARY.search(request.headers.get("content-type", ""))
     if boundary is None:
         raise Rejection(400, "a file is uploaded as multipart/form-data")

@@ -1,6 +1,6 @@
 """Records between the APIs and the simulated model: the request (`Ask`) and the model's turn.
 
-They know no HTTP and neither API's shapes; those are in `reading` and `writing`.
+They are independent of HTTP and of the API formats, which are in `asks` and `writing`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from rollforge.simulate.draws import digest
 
 
 class SimulatedMessage(msgspec.Struct, frozen=True):
-    """Something said in the conversation."""
+    """A message of the conversation."""
 
     role: str
     text: str
 
 
 class SimulatedCall(msgspec.Struct, frozen=True):
-    """A function call, by the model now or earlier in the conversation."""
+    """A function call by the model, new or earlier in the conversation."""
 
     name: str
     arguments: str
@@ -29,7 +29,7 @@ class SimulatedCall(msgspec.Struct, frozen=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """What a tool answered to a call."""
+    """A tool's answer to a call."""
 
     call_id: str
     text: str
@@ -39,16 +39,16 @@ ConversationItem = SimulatedMessage | SimulatedCall | ToolOutput
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     name: str
     parameters: SchemaJson
     text: str
-    """The definition as the model reads it in the prompt."""
+    """The definition as text in the prompt."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, the same whichever API it came by."""
+    """One request, independent of its API."""
 
     model: str
     items: tuple[ConversationItem, ...]
@@ -66,11 +66,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     wants_token_ids: bool = False
     body: ParamsJson = msgspec.field(default_factory=ParamsJson)
-    """The request as sent, for what a response repeats."""
+    """The original request, since responses repeat some of its fields."""
 
     @property
     def task_text(self) -> str:
-        """The text of the last user message: the problem to solve."""
+        """Text of the last user message, which is the problem to solve."""
         texts = (
             item.text
             for item in reversed(self.items)
@@ -79,14 +79,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return next(texts, "")
 
     def task_key(self) -> str:
-        """Names the conversation up to the last user message: the same for every turn of one rollout."""
+        """Key of the conversation up to the last user message; equal for all turns of a rollout."""
         messages = [item for item in self.items if isinstance(item, SimulatedMessage)]
         while messages and messages[-1].role != "user":
             messages.pop()
         return f"{digest(*(part for message in messages for part in (message.role, message.text))):016x}"
 
     def since_user(self) -> tuple[ConversationItem, ...]:
-        """What has happened since the last user message: the model's own calls and their outputs."""
+        """Events since the last user message: the model's calls and their outputs."""
         last = max((position for position, item in enumerate(self.items) if _is_from_user(item)), default=-1)
         return self.items[last + 1 :]
 
@@ -99,7 +99,7 @@ Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class SimulatedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model says in one turn."""
+    """The model's output in one turn."""
 
     text: str = ""
     reasoning: str = ""

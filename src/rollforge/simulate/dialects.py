@@ -1,7 +1,7 @@
 """Dialects of real servers: how llama.cpp, `transformers serve` and vLLM differ from OpenAI's API.
 
-A simulator written together with its client hides such differences; these were measured on the real servers. A dialect changes
-how a request is read and how its answer is written, never what the model says.
+The differences were measured on the real servers. A dialect changes how requests are parsed and answers formatted, never their
+content.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ RESPONSES = "/v1/responses"
 
 
 class Dialect(NamedTuple):
-    """One server's habits."""
+    """Deviations of one server from OpenAI's API."""
 
     name: str = "openai"
     hides_truncation: bool = False
-    """`/responses` says `completed` for an answer that the token limit cut."""
+    """Whether `/responses` reports `completed` for an answer cut off by the token limit."""
     streams_responses: bool = False
-    """`/responses` answers with server-sent events unless the request says `stream: false`."""
+    """Whether `/responses` streams unless the request says `stream: false`."""
     known_fields: frozenset[str] | None = None
-    """Fields it accepts; any other is 422. None accepts all."""
+    """Accepted request fields; others get a 422. None accepts all."""
     alternatives: int | None = None
-    """Alternatives per token when logprobs are asked for, however many were asked for."""
+    """Number of alternatives per token with logprobs, whatever the request says; None follows the request."""
     has_logprobs: bool = True
     is_greedy: bool = False
-    """It ignores `temperature`: every sample of a prompt is the same."""
+    """Whether `temperature` is ignored, so that all samples of a prompt are equal."""
     sees_tools: bool = True
-    """False when its chat template drops the tools."""
+    """Whether the chat template renders tools."""
     default_model: str | None = None
-    """The model name it reports, whichever was asked for."""
+    """Model name in answers, whatever name was requested."""
     connection_threads: int | None = None
-    """Connections served at once: each holds a thread from its first byte until it closes."""
+    """Concurrent connections, each of which occupies a thread from its first byte until it closes."""
     overflow: str = ""
-    """The wording of its context overflow; empty chooses one of OpenAI's and vLLM's."""
+    """Wording of the context overflow error; empty means OpenAI's or vLLM's."""
     properties: Mapping[str, object] = {}
-    """What `GET /props` answers; empty means that there is no such path."""
+    """Answer to `GET /props`; empty if the path does not exist."""
 
 
 _TRANSFORMERS_FIELDS = frozenset(
@@ -123,7 +123,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 def adapt_request(dialect: Dialect, path: str, body: Shape) -> tuple[Shape, bool]:
-    """The request as the APIs' readers take it, and whether its answer is streamed; raises `Rejection`."""
+    """The request in the form that the API parsers expect, and whether to stream; raises `Rejection`."""
     if dialect.known_fields is not None:
         unknown = sorted(key for key in body if key not in dialect.known_fields)
         if unknown:
@@ -147,7 +147,7 @@ def adapt_request(dialect: Dialect, path: str, body: Shape) -> tuple[Shape, bool
 
 
 def adapt_answer(dialect: Dialect, ask: Ask, body: Shape) -> Shape:
-    """The answer in the server's own habits."""
+    """The answer with this server's deviations."""
     if dialect.hides_truncation and body.get("object") == "response":
         return cast("Shape", _without_truncation(cast("ResponseJson", body)))
     if dialect.alternatives and ask.wants_logprobs and "choices" in body:
@@ -169,7 +169,7 @@ def _add_token_ids(completion: ChatCompletionJson) -> None:
 
 
 def overflow_rejection(wording: str, prompt: int, wanted: int, window: int) -> Rejection:
-    """The 400 for a prompt that does not fit, in a server's own words."""
+    """The 400 reply for a prompt that does not fit, with this server's wording."""
     match wording:
         case "openai":
             message = (

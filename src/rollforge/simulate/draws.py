@@ -18,16 +18,16 @@ _TO_UNIT = 2.0**-53
 
 
 def digest(*parts: object) -> int:
-    """A stable 64-bit number for the parts; `hash()` would differ from process to process."""
+    """A stable 64-bit hash of the parts; Python's `hash()` differs between processes."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 class Chance:
-    """A stream of draws that belongs to its parts.
+    """A stream of random draws that is determined by its parts.
 
-    The draws are read off a hash of the parts, eight at a time: starting a stream costs a tenth of seeding
-    `random.Random`, and a request starts several.
+    Draws come from a hash of the parts, eight at a time. Starting a stream costs a tenth of seeding `random.Random`, and each
+    request starts several.
     """
 
     __slots__ = ("_key", "_left")
@@ -53,11 +53,11 @@ class Chance:
         return low + (high - low) * self._draw()
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """An integer from low to high, both included."""
         return low + int(self._draw() * (high - low + 1))
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of the choices, each as likely."""
+        """One of the choices, with equal probability."""
         return choices[int(self._draw() * len(choices))]
 
     def normal(self) -> float:
@@ -69,7 +69,7 @@ class Chance:
         return median * math.exp(spread * self.normal()) if spread else median
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """The items in another order."""
+        """The items in random order."""
         return [
             item
             for _, item in sorted(((self._draw(), position), item) for position, item in enumerate(items))

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Topic(NamedTuple):
-    """Facts of one kind."""
+    """Facts of one kind, with a question template."""
 
     question: str
-    """With `{}` where the subject goes."""
+    """Question with `{}` for the subject."""
     facts: tuple[tuple[str, str], ...]
-    """Subject and object, from common knowledge to obscure."""
+    """Subject and object, in order from common to obscure."""
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
@@ -62,7 +62,7 @@ _PATTERNS = tuple(
 
 
 def recall(text: str) -> tuple[str, float] | None:
-    """The fact the text asks for and how obscure it is from 0 to 1; None when the tables do not have it."""
+    """The fact that the text asks for and its obscurity from 0 to 1; None if the tables lack it."""
     for pattern, topic, fact_by_subject in _PATTERNS:
         match = pattern.search(text)
         if match and match.group(1) in fact_by_subject:

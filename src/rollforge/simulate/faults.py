@@ -1,7 +1,8 @@
-"""Faults on demand: what goes wrong, how often, and for which requests.
+"""Injected faults: kind, frequency and affected requests.
 
 Transport faults depend on (seed, request number), so that a retry can succeed. Answer faults depend on
-(seed, prompt, sample), so that they are stable: a truncated answer stays truncated on every request."""
+(seed, prompt, sample), so that they are stable: a truncated answer stays truncated on every request.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from rollforge.registry import did_you_mean
 from rollforge.simulate.draws import Chance
 
 TIMING = {"rate": "1", "after": "", "every": "", "length": ""}
-"""Options every fault has: the share of requests, and seconds since the first request."""
+"""Options of every fault: the share of requests, and its time window in seconds since the first request."""
 
 TRANSPORT: dict[str, dict[str, str]] = {
     "429": {"retry_after": "1"},
@@ -55,9 +56,9 @@ BATCH: dict[str, dict[str, str]] = {
     "batch-lost-upload": {},
     "batch-failed": {"code": "token_limit_exceeded"},
 }
-"""Faults of `/v1/batches`: by batch, or by line for `batch-partial` and `batch-error`."""
+"""Faults of `/v1/batches`: per batch, or per line for `batch-partial` and `batch-error`."""
 KINDS = {**TRANSPORT, **ANSWER, **BATCH}
-"""Kind of fault → its own options with their defaults. An empty default means none, or a seeded draw."""
+"""Fault kind → its additional options with defaults. An empty default means none, or a seeded draw."""
 
 _CHOICES = {
     "content_length": ("right", "wrong"),
@@ -69,7 +70,7 @@ _NUMBERS = ("retry_after", "share", "seconds", "status", "mb", "kb", "depth")
 
 
 class Fault(NamedTuple):
-    """One `--fault` as asked for."""
+    """One parsed `--fault` option."""
 
     kind: str
     rate: float
@@ -79,7 +80,7 @@ class Fault(NamedTuple):
     options: Mapping[str, str]
 
     def is_in_force(self, elapsed: float) -> bool:
-        """True while the fault is active; `elapsed` counts seconds from the first request."""
+        """Whether the fault is active; `elapsed` counts seconds since the first request."""
         since = elapsed - self.after
         if since < 0:
             return False
@@ -92,11 +93,11 @@ class Fault(NamedTuple):
         return float(self.options["seconds"])
 
     def megabytes(self) -> int | None:
-        """The option `mb`; None when the body has no end."""
+        """The option `mb`; None for an endless body."""
         return int(float(self.options["mb"])) if self.options["mb"] else None
 
     def choose(self, option: str, chance: Chance) -> str:
-        """The option as given, else one of its values by a seeded draw."""
+        """The option's value if given, else a seeded choice."""
         return self.options.get(option) or chance.pick(_CHOICES[option])
 
 
@@ -121,7 +122,7 @@ class Faults:
         return None
 
     def for_answer(self, task: str, sample: int, elapsed: float) -> dict[str, Fault]:
-        """The answer faults for this sample of the task, by kind."""
+        """Answer faults of this sample of the task, by kind."""
         due = [fault for fault in self._answer if fault.is_in_force(elapsed)]
         return {
             fault.kind: fault
@@ -130,7 +131,7 @@ class Faults:
         }
 
     def for_batch(self, kind: str, *what: object) -> Fault | None:
-        """The fault of batches of this kind for a batch or a line, if it happens there."""
+        """The fault of this kind, if it affects this batch or line."""
         fault = self._batch.get(kind)
         is_hit = fault is not None and Chance("fault", self._seed, kind, *what).happens(fault.rate)
         return fault if is_hit else None

@@ -13,7 +13,7 @@ _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
 def endless(megabytes: int | None) -> Iterator[bytes]:
-    """The start of a JSON object whose first text does not end; with `megabytes`, the sender gives up there."""
+    """The start of a JSON object with an endless string; with `megabytes`, the sender stops there."""
     yield b'{"id":"'
     left = None if megabytes is None else megabytes * _PER_MEGABYTE
     while left is None or left > 0:
@@ -22,7 +22,7 @@ def endless(megabytes: int | None) -> Iterator[bytes]:
 
 
 def padded(body: bytes, megabytes: int) -> Iterator[bytes]:
-    """A JSON object with one more field of that size: valid, and far too large."""
+    """A valid JSON object with one additional field of that size."""
     yield body[:-1] + b',"padding":"'
     for _ in range(megabytes * _PER_MEGABYTE):
         yield _PIECE
@@ -30,9 +30,9 @@ def padded(body: bytes, megabytes: int) -> Iterator[bytes]:
 
 
 def gzip_bomb(body: bytes, megabytes: int) -> Iterator[bytes]:
-    """The padded object in gzip: about a thousandth of its size on the wire.
+    """The padded object compressed with gzip, to about a thousandth of its size.
 
-    A block that ends in a full flush refers to nothing before it, so one compressed megabyte can be repeated.
+    A block that ends in a full flush does not refer to earlier data, so one compressed megabyte can be repeated.
     """
     first, last, megabyte = body[:-1] + b',"padding":"', b'"}', _PIECE * _PER_MEGABYTE
     checksum, size = zlib.crc32(first), len(first) + megabytes * len(megabyte) + len(last)

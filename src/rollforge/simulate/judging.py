@@ -1,7 +1,7 @@
-"""The simulated model as a judge: it compares two answers that a judge's prompt shows, and replies in the form asked for.
+"""The simulated model as a judge: it compares two answers in a judge's prompt, and replies in the requested form.
 
-It knows the prompts of `judge` and `equivalence_judge` (sections with a nonce, a fenced verdict), and prompts with NeMo Gym's labels
-`[[A=B]]` and `[[A!=B]]`. Two answers are equal when their boxed parts, their last numbers or their words are.
+It recognises the prompts of `judge` and `equivalence_judge` (sections with a nonce, a fenced verdict), and prompts with NeMo
+Gym's labels `[[A=B]]` and `[[A!=B]]`. Two answers are equal when their boxed parts, their last numbers or their words are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Pair(NamedTuple):
 
 
 def judge(ask: Ask) -> SimulatedTurn | None:
-    """The judge's turn; None when the conversation is not a judge's prompt."""
+    """The judge's turn; None if the conversation is not a judge's prompt."""
     text = "\n".join(item.text for item in ask.items if isinstance(item, SimulatedMessage))
     fence = _FENCE.search(text)
     if fence:
@@ -68,7 +68,7 @@ def _last(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _core(text: str) -> str:
-    """The part of an answer that counts: its last box, else its last number, else its words."""
+    """The part of an answer that is compared: its last box, else its last number, else its words."""
     boxed = _BOXED.findall(text)
     if boxed:
         return _core(boxed[-1]) if boxed[-1].strip() else ""

@@ -13,7 +13,7 @@ Levels = dict[str, float]
 
 
 class RateDesk:
-    """Buckets of a minute's requests and tokens for every key."""
+    """Token buckets of every key for requests and tokens per minute."""
 
     def __init__(self, rpm: float, tpm: float, style: str, clock: Callable[[], float]) -> None:
         self._limits = {name: limit for name, limit in (("requests", rpm), ("tokens", tpm)) if limit}
@@ -23,11 +23,11 @@ class RateDesk:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is no limit at all."""
+        """Whether no limit is configured."""
         return not self._limits
 
     def admit(self, request: HttpRequest, tokens: int) -> tuple[bool, Headers]:
-        """Whether the request is within its key's limits, and the headers of its answer."""
+        """Whether the request is within its key's limits, and the rate-limit headers of its answer."""
         if self.is_open:
             return True, ()
         key = request.headers.get("authorization") or request.headers.get("x-api-key", "")

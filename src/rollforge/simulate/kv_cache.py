@@ -1,8 +1,7 @@
 """A model server with a KV cache: continuous batching, a queue, preemption, and `/metrics` as vLLM or SGLang writes them.
 
-Every running request holds its prompt and what it has generated. All share the speed of the machine, which grows with the number of
-running requests and levels off. When the cache overflows, the request that came last is thrown out and begins again. Time is passed
-in.
+The cache holds the prompt and generated tokens of every running request. Requests share the machine's speed, which grows with
+their number and levels off. When the cache overflows, the newest request is preempted and restarted. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ import msgspec
 
 
 class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the machine."""
+    """Size of the simulated machine."""
 
     tokens: int = 100_000
-    """Tokens that the cache holds."""
+    """Capacity of the cache in tokens."""
     most_running: int = 256
     """Requests that run at once; others queue."""
     tokens_per_second: float = 4000.0
-    """Tokens generated a second by very many requests together."""
+    """Limit of the total generation speed with very many requests."""
     half: float = 24.0
-    """So many running requests reach half of that."""
+    """Number of running requests that reach half of that speed."""
 
 
 @dataclass(slots=True, eq=False)
 class KvRequest:
-    """One request: its lengths, and how far it is."""
+    """One request: its lengths and progress."""
 
     prompt: float
     output: float
@@ -37,12 +36,12 @@ class KvRequest:
 
     @property
     def held(self) -> float:
-        """Tokens it holds in the cache."""
+        """Tokens that it occupies in the cache."""
         return self.prompt + self.done
 
 
 class KvServer:
-    """Requests in a cache and in a queue."""
+    """A cache with running and queued requests."""
 
     def __init__(self, options: KvOptions) -> None:
         self.options = options
@@ -51,7 +50,7 @@ class KvServer:
         self.preemptions = 0
         self.generated = 0.0
         self.others = 0.0
-        """Tokens of the cache that somebody else holds."""
+        """Tokens of the cache occupied by other clients."""
         self._used = 0.0
         self._now: float | None = None
 
@@ -61,12 +60,12 @@ class KvServer:
         return max(0.0, min(1.0, (self._used + self.others) / self.options.tokens))
 
     def add(self, request: KvRequest) -> None:
-        """A request arrives."""
+        """Queue a request."""
         self.waiting.append(request)
         self._admit()
 
     def drop(self, request: KvRequest) -> None:
-        """The client of a request has left."""
+        """Remove a request whose client left."""
         if request in self.running:
             self.running.remove(request)
             self._used -= request.held
@@ -74,7 +73,7 @@ class KvServer:
             self.waiting.remove(request)
 
     def advance_to(self, now: float, step_s: float = 0.05) -> None:
-        """Let the time pass until `now`."""
+        """Advance the simulation to time `now`."""
         if self._now is None:
             self._now = now
         while now - self._now > 1e-9:
@@ -83,7 +82,7 @@ class KvServer:
             self.step(seconds)
 
     def step(self, seconds: float) -> list[KvRequest]:
-        """Let some time pass; the requests that finished in it."""
+        """Advance by a short time; returns the requests that finished."""
         self._admit()
         count = len(self.running)
         if not count:
@@ -125,14 +124,14 @@ class KvServer:
 
 
 def make_kv(tokens: int, requests: int, speed: float) -> KvServer | None:
-    """A server with a cache for this number of tokens; None for 0."""
+    """A server with a cache of this number of tokens; None for 0."""
     if not tokens:
         return None
     return KvServer(KvOptions(tokens=tokens, most_running=max(1, requests), tokens_per_second=speed))
 
 
 def metrics_page(server: KvServer, style: str) -> bytes:
-    """The server's metrics in the format of Prometheus, under the names of `vllm` or `sglang`."""
+    """The server's metrics in Prometheus format, with names of `vllm` or `sglang`."""
     names = {
         "vllm": (
             "num_requests_running",

@@ -66,7 +66,7 @@ _PATTERN = re.compile(
 
 
 class Needles(NamedTuple):
-    """A tool task as read from its prompt."""
+    """A tool task parsed from its prompt."""
 
     label: str
     """The word whose own value must not be submitted."""
@@ -74,11 +74,11 @@ class Needles(NamedTuple):
 
     @property
     def difficulty(self) -> float:
-        """More words to keep in order are harder."""
+        """Difficulty, which grows with the number of words."""
         return round((len(self.words) - 1) / 5, 3)
 
     def prompt(self) -> str:
-        """The task in words."""
+        """The task as prompt text."""
         return _PROMPT.format(label=self.label, words=", ".join(self.words))
 
 
@@ -89,7 +89,7 @@ def pose_needles(chance: Chance) -> Needles:
 
 
 def read_needles(text: str) -> Needles | None:
-    """The tool task in a prompt, if there is one."""
+    """Parse the tool task in a prompt; None if there is none."""
     match = _PATTERN.search(text)
     return Needles(match["label"], tuple(match["words"].split(", "))) if match else None
 
@@ -107,7 +107,7 @@ class NeedleArgumentsJson(TypedDict, total=False):
 
 
 def run_tool(name: str, arguments: NeedleArgumentsJson) -> dict[str, int | bool] | None:
-    """What the tool `name` answers; None when there is no such tool or the arguments do not fit."""
+    """Answer of the tool `name`; None if the tool does not exist or the arguments do not fit."""
     synonym = arguments.get("synonym")
     if name == LOOK_UP and isinstance(synonym, str):
         return {"synonym_value": value_of(synonym)}
@@ -117,7 +117,7 @@ def run_tool(name: str, arguments: NeedleArgumentsJson) -> dict[str, int | bool]
 
 
 def words_to_look_up(task: Needles, is_right: bool, chance: Chance) -> tuple[str, ...]:
-    """The words a sample looks up and submits: the task's, or with one of the usual mistakes."""
+    """Words that a sample looks up and submits: the task's, or with a typical mistake."""
     words = list(task.words)
     if is_right:
         return task.words

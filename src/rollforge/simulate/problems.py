@@ -1,6 +1,6 @@
-"""The problems that the simulated model knows: each can be posed as text and read back from that text.
+"""Problems that the simulated model can solve: each can be written as text and parsed from it.
 
-Only the text passes between the two: the model finds the numbers and the options in the prompt, and no answer is hidden in it.
+The model gets only the text: it parses the numbers and options from the prompt, which contains no hidden answer.
 `Exercise.answer` is the right answer, not the one the model will give.
 """
 
@@ -26,9 +26,9 @@ class Exercise(NamedTuple):
     steps: tuple[str, ...]
     """Steps to the answer; each may end in `= result`."""
     difficulty: float
-    """0 (anyone) to 1 (hardly anyone)."""
+    """From 0 (everyone can solve it) to 1 (hardly anyone can)."""
     options: tuple[tuple[str, str], ...] = ()
-    """Letters and texts of a multiple choice question; the answer is then a letter."""
+    """Letters and texts of a multiple-choice question; then the answer is a letter."""
 
 
 class Story(NamedTuple):
@@ -39,7 +39,7 @@ class Story(NamedTuple):
     ranges: dict[str, tuple[int, int]]
 
     def pattern(self) -> re.Pattern[str]:
-        """Finds this story in a prompt, with its numbers as named groups."""
+        """Regular expression for this story in a prompt, with its numbers as named groups."""
         parts = re.split(r"\{(\w+)\}", self.text)
         made = [
             re.escape(part) if position % 2 == 0 else (r"\w+" if part == "name" else rf"(?P<{part}>\d+)")
@@ -48,11 +48,11 @@ class Story(NamedTuple):
         return re.compile("".join(made))
 
     def landmark(self) -> str:
-        """Its longest piece without numbers: a quick test before the pattern is tried."""
+        """Its longest part without numbers, for a quick test before the pattern."""
         return max(re.split(r"\{\w+\}", self.text), key=len)
 
     def solve(self, numbers: dict[str, str]) -> Solution | None:
-        """The formula worked out with these numbers."""
+        """Evaluate the formula with these numbers."""
         return work_out(re.sub(r"[a-z]", lambda letter: numbers[letter.group()], self.formula))
 
 
@@ -109,12 +109,12 @@ _OPTION = re.compile(r"^[ \t]*\(?([A-J])[:.)][ \t]+(\S.*?)[ \t]*$", re.MULTILINE
 
 
 def difficulty_of(effort: float) -> float:
-    """Effort as difficulty: a sum of two small numbers is near 0, three long multiplications near 1."""
+    """Converts effort to difficulty: a sum of two small numbers is near 0, three long multiplications near 1."""
     return round(min(1.0, effort / 12), 3)
 
 
 def pose_math(chance: Chance) -> Exercise:
-    """An expression or a word problem to be answered in a box."""
+    """A random expression or word problem, to be answered in a box."""
     if chance.happens(0.5):
         question = f"What is {_expression(chance)}?"
     else:
@@ -125,7 +125,7 @@ def pose_math(chance: Chance) -> Exercise:
 
 
 def pose_choice(chance: Chance) -> Exercise:
-    """A multiple choice question about a small fact or a sum."""
+    """A random multiple-choice question about a fact or a sum."""
     if chance.happens(0.35):
         expression = _expression(chance)
         question = f"What is {expression}?"
@@ -144,7 +144,7 @@ def pose_choice(chance: Chance) -> Exercise:
 
 @lru_cache(maxsize=256)
 def read_problem(text: str) -> Exercise | None:
-    """The problem in a prompt, or None when its kind is unknown."""
+    """Parse the problem in a prompt; None for an unknown kind."""
     options = read_options(text)
     if options:
         return _read_choice(text, options)
@@ -158,14 +158,14 @@ def read_problem(text: str) -> Exercise | None:
 
 
 def read_options(text: str) -> tuple[tuple[str, str], ...]:
-    """The options `A: …`, `B: …` in the text; none unless they start at A and follow the alphabet."""
+    """Options `A: …`, `B: …` in the text; none unless they start at A and are consecutive."""
     options = tuple((letter, option) for letter, option in _OPTION.findall(text))
     letters = "".join(letter for letter, _ in options)
     return options if len(letters) > 1 and letters == "ABCDEFGHIJ"[: len(letters)] else ()
 
 
 def near_misses(answer: str, chance: Chance) -> tuple[str, ...]:
-    """Four different wrong answers that a hurried person could give instead."""
+    """Four different wrong answers as typical mistakes."""
     try:
         value = int(answer)
     except ValueError:

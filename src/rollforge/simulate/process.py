@@ -1,7 +1,7 @@
 """The simulated server as a child process, with an event loop and interpreter lock of its own.
 
-The options go in on the child's standard input, the address comes back on its standard output. The child ends when that input closes:
-it cannot outlive its parent. It has its own session, so that a Ctrl-C meant for the parent leaves the model up while that drains.
+The child reads its options from standard input and prints its address. It exits when its standard input closes, so it cannot
+outlive its parent. It runs in its own session, so that Ctrl-C for the parent does not stop the model while the parent drains.
 """
 
 from __future__ import annotations

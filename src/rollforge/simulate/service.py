@@ -1,7 +1,8 @@
 """The reply to each request: access checks, the model's answer, and the faults that apply.
 
-This is the server without sockets: it never waits and never writes. `PlannedReply` says how long a reply takes
-and which fault mangles it; `server` carries that out."""
+This is the server's logic without sockets and without waiting. A `PlannedReply` contains its delay and transport fault, which
+`simulated_server` applies.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ _HTML = (
 
 
 class Stats(msgspec.Struct):
-    """What the server has seen; `GET /stats` shows it."""
+    """Counters of the server, shown by `GET /stats`."""
 
     requests: int = 0
     """Requests to the model, faulty ones included."""
@@ -53,7 +54,7 @@ class Stats(msgspec.Struct):
     in_flight: int = 0
     peak_in_flight: int = 0
     abandoned: int = 0
-    """Requests whose client left before the reply was out."""
+    """Requests whose client disconnected before the reply was complete."""
     input_tokens: int = 0
     output_tokens: int = 0
     batches: BatchStats = msgspec.field(default_factory=BatchStats)
@@ -67,16 +68,16 @@ class PlannedReply(NamedTuple):
     delay: float = 0.0
     manner: Fault | None = None
     chance: Chance | None = None
-    """Seeded draws for what the fault's options leave open."""
+    """Seeded draws for unspecified options of the fault."""
     uses_capacity: bool = False
     tokens: tuple[int, int] | None = None
-    """Prompt and answer, for a server with a KV cache."""
+    """Prompt and answer tokens, for a server with a KV cache."""
     pace: float = 0.0
     """Seconds between the events of a stream."""
 
 
 class Service:
-    """The simulated model behind its addresses."""
+    """The simulated model's endpoints."""
 
     def __init__(self, options: SimulateOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
@@ -93,7 +94,7 @@ class Service:
         self._allowance_at = clock()
 
     def outcome(self, request: HttpRequest) -> PlannedReply:
-        """What to reply to a request."""
+        """The reply to a request."""
         if (reason := cross_site_reason(request, self.options.host)) is not None:
             self.stats.faults["refused"] += 1
             return PlannedReply(_json(403, Rejection(403, reason).body))
@@ -116,7 +117,7 @@ class Service:
         )
 
     def _desk_outcome(self, request: HttpRequest) -> PlannedReply:
-        """The reply about files and batches; one that gets lost ends in a reset, after the work was done."""
+        """Reply about files and batches; a lost reply ends in a connection reset, after the work was done."""
         outage = self.faults.outage(self._elapsed())
         if outage:
             return self._mangled(outage, Chance("down"), None)
@@ -133,7 +134,7 @@ class Service:
         return PlannedReply(reply)
 
     def _batch_answer(self, request: HttpRequest) -> tuple[int, bytes]:
-        """Status and body of one request of a batch."""
+        """Status and body of one request in a batch."""
         api = APIS.get(request.path)
         if api is None:
             return 404, to_json(Rejection(404, f"no such path {request.path}").body)
@@ -144,12 +145,12 @@ class Service:
         return reply.status, reply.body
 
     def is_refusing_connections(self) -> bool:
-        """Whether an outage leaves nobody to answer."""
+        """Whether an outage is active that refuses connections."""
         outage = self.faults.outage(self._elapsed())
         return outage is not None and not outage.options["status"]
 
     def _elapsed(self) -> float:
-        """Seconds since the first request to the model; the clock of timed faults."""
+        """Seconds since the first model request; the clock of timed faults."""
         if self._started is None:
             if not self.stats.requests:
                 return 0.0
@@ -176,7 +177,7 @@ class Service:
         return _json(status, Rejection(status, message).body)
 
     def _models_reply(self, name: str | None) -> HttpReply:
-        """The list of models, or the one that is asked for by name."""
+        """The model list, or a single model by name."""
         listed = self._models()
         if name is None:
             return _json(200, listed)
@@ -186,7 +187,7 @@ class Service:
         return _json(404, Rejection(404, f"The model {name!r} does not exist", code="model_not_found").body)
 
     def _models(self) -> ModelListJson:
-        """The list of models, with the fields of both OpenAI's and Anthropic's."""
+        """The model list, with fields for OpenAI's and Anthropic's clients."""
         names = self.options.served_models
         models: list[ModelJson] = [
             {
@@ -210,7 +211,7 @@ class Service:
         }
 
     def _count_tokens(self, request: HttpRequest) -> HttpReply:
-        """How many tokens a Messages request would have; nothing is generated."""
+        """Token count of a Messages request; nothing is generated."""
         api = APIS["/v1/messages"]
         try:
             self._check_key(request)
@@ -247,7 +248,7 @@ class Service:
         return self._mangled(fault, chance, done, api) if fault else done
 
     def _timed(self, reply: HttpReply, generated: int, number: int) -> PlannedReply:
-        """The reply with its delay; a stream takes the time of its tokens between its events."""
+        """The reply with its delay; a stream spreads its generation time over its events."""
         latency, generating = self._delays(generated, number)
         if not reply.events:
             return PlannedReply(reply, latency + generating, uses_capacity=True)
@@ -256,7 +257,7 @@ class Service:
     def _mangled(
         self, fault: Fault, chance: Chance, done: PlannedReply | None, api: Api | None = None
     ) -> PlannedReply:
-        """The outcome with a transport fault in it."""
+        """The reply with a transport fault applied."""
         self.stats.faults[fault.kind] += 1
         if done is None:
             status = fault.kind if fault.kind.isdecimal() else fault.options["status"]
@@ -278,7 +279,7 @@ class Service:
         return done._replace(manner=fault, chance=chance)
 
     def _answer(self, request: HttpRequest, api: Api, *, needs_key: bool = True) -> tuple[HttpReply, int]:
-        """The model's reply, and how many tokens it generated."""
+        """The model's reply, and the number of generated tokens."""
         if needs_key:
             self._check_key(request)
         body, streams = adapt_request(self.dialect, request.path, _json_body(request.body))
@@ -357,7 +358,7 @@ class Service:
         raise overflow_rejection(wording, prompt, wanted, window)
 
     def _samples(self, request: HttpRequest, ask: Ask, task: str) -> list[int]:
-        """Which samples of the task are asked for: the client says so, or they are counted per prompt."""
+        """Sample numbers of the request: from the client's header, else counted per prompt."""
         if ask.temperature == 0 or self.dialect.is_greedy:
             return [0] * ask.choices
         named = request.headers.get("x-rollforge-sample") or ask.sample
@@ -376,7 +377,7 @@ class Service:
         return list(range(first, first + count))
 
     def _delays(self, generated: int, number: int) -> tuple[float, float]:
-        """Seconds before the answer begins, and seconds that its tokens take."""
+        """Seconds until the answer starts, and seconds for generating its tokens."""
         options = self.options
         seconds = 0.0
         if options.latency:
@@ -386,7 +387,7 @@ class Service:
         return seconds, generated / options.tokens_per_second if options.tokens_per_second else 0.0
 
     def _is_over_rate(self) -> bool:
-        """A bucket of one second's requests, filled at the rate limit."""
+        """Whether the rate limit is exceeded: a token bucket of one second's requests."""
         limit = self.options.rate_limit
         if not limit:
             return False
@@ -400,7 +401,7 @@ class Service:
 
 
 def _diverted(fault: Fault, request: HttpRequest) -> HttpReply:
-    """A reply that sends the client elsewhere, or repeats the request's own headers in an error."""
+    """A redirect, or an error that repeats the request's headers."""
     status = int(fault.options["status"])
     if fault.kind == "redirect":
         target = fault.options["to"].rstrip("/") + request.path.removeprefix("/v1")
@@ -410,7 +411,7 @@ def _diverted(fault: Fault, request: HttpRequest) -> HttpReply:
 
 
 def _broken_off(done: PlannedReply, api: Api, model: str) -> PlannedReply:
-    """A stream that says half-way that it failed; an answer in one piece is a 500."""
+    """A stream that reports a failure half-way; without streaming, a 500."""
     body = api.error(500, Rejection(500, "the simulated stream fails on demand", kind="server_error").body)
     if not done.reply.events:
         return done._replace(reply=_json(500, body))
@@ -438,7 +439,7 @@ _REWRITTEN: dict[str, Callable[[Fault, HttpReply], HttpReply]] = {
     "nested": _with_nested_body,
     "bad-utf8": _with_bad_utf8,
 }
-"""Faults that change the bytes of a reply before it is sent."""
+"""Faults that change a reply's bytes before it is sent."""
 
 
 def _json_body(data: bytes) -> JsonFields:
@@ -459,7 +460,7 @@ def _read(api: Api, body: JsonFields) -> Ask:
 
 
 def _sample_number(text: str) -> int:
-    """The sample's number; a name that is no number gets one."""
+    """The sample's number; other texts are hashed to a number."""
     return int(text) if text.isdecimal() and len(text) < 16 else digest("sample", text) >> 1
 
 

@@ -27,33 +27,33 @@ _NEVER_NEGATIVE = (
 
 
 class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the simulated model behaves. Everything random in it is seeded."""
+    """Behaviour of the simulated model. All randomness is seeded."""
 
     host: str = "127.0.0.1"
-    """Loopback only."""
+    """Address to listen on; must be loopback."""
     port: int = 0
     """0 takes any free port."""
     seed: int = 0
     models: tuple[str, ...] = ()
-    """Names it serves; without any it is called `simulated` and answers to every name."""
+    """Names of the models; by default `simulated`, and every requested name is accepted."""
     strict_model: bool | None = None
-    """Answer 404 for other names; by default when `models` are given."""
+    """Answer 404 for other names; by default only if `models` are given."""
     api_key: str | None = None
-    """When set, requests without it as bearer get 401."""
+    """If set, requests without this bearer key get a 401."""
     skill: float = 0.5
-    """From 0 to 1: how much of the tasks it solves."""
+    """Share of the tasks that it tends to solve, from 0 to 1."""
     answer_tokens: float = 60.0
     """Median length of an answer."""
     reasoning: float = 0.3
-    """Share of answers with reasoning before them; all of them when the request asks for an effort."""
+    """Share of answers that start with reasoning; all, if the request sets a reasoning effort."""
     context_tokens: int = 131_072
-    """Prompt and answer must fit in it."""
+    """Limit on prompt plus answer, in tokens."""
     latency: float = 0.0
     """Median seconds until an answer."""
     latency_spread: float = 0.3
     """Standard deviation of the logarithm of the latency."""
     tokens_per_second: float = 0.0
-    """Adds the time to generate the answer's tokens; 0 = none."""
+    """Generation speed, which adds to the latency; 0 = off."""
     capacity: int = 0
     """Requests served at once; others queue; 0 = no bound."""
     rate_limit: float = 0.0
@@ -63,19 +63,19 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     tpm: float = 0.0
     """Tokens a minute and key; 0 = no bound."""
     rate_headers: str = "openai"
-    """Whose headers tell the limits: `openai`, `anthropic` or `none`."""
+    """Format of the rate-limit headers: `openai`, `anthropic` or `none`."""
     kv_tokens: int = 0
-    """Tokens of a KV cache that running requests share; then `/metrics` tells queue, cache and preemptions; 0 = no such model."""
+    """Size in tokens of a KV cache shared by running requests, with queue, preemption and `/metrics`; 0 = off."""
     kv_requests: int = 256
     """With `kv_tokens`: requests that run at once."""
     kv_speed: float = 4000.0
     """With `kv_tokens`: tokens a second that very many requests generate together."""
     metrics: str = "vllm"
-    """Whose names `/metrics` uses: `vllm` or `sglang`."""
+    """Metric names on `/metrics`: `vllm` or `sglang`."""
     faults: tuple[str, ...] = ()
-    """As given to `--fault`."""
+    """Values of `--fault`."""
     dialect: str = "openai"
-    """Whose habits to imitate: `openai`, `llama.cpp`, `transformers-serve`, `vllm`."""
+    """Server to imitate: `openai`, `llama.cpp`, `transformers-serve`, `vllm`."""
 
     @property
     def is_strict(self) -> bool:
@@ -86,7 +86,7 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def served_models(self) -> tuple[str, ...]:
-        """The names listed by `GET /v1/models`."""
+        """Model names in `GET /v1/models`."""
         return self.models or (dialect_of(self.dialect).default_model or "simulated",)
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_loopback(host: str) -> None:
-    """Refuse to serve anything but this machine."""
+    """Refuse to listen on any address but loopback."""
     with contextlib.suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:
             return

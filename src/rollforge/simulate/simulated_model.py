@@ -17,11 +17,11 @@ from rollforge.simulate.tokens import limit
 
 _LENGTH_SPREAD = 0.5
 _UNBOXED = 0.08
-"""Share of wrong answers that also forget the box."""
+"""Share of wrong answers that also lack the box."""
 
 
 def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> SimulatedTurn:
-    """What the model says next; `task` names the canonical prompt, equal for all turns of a rollout."""
+    """The model's next turn; `task` is the key of the canonical prompt, equal for all turns of a rollout."""
     chance = Chance("turn", options.seed, task, sample, len(ask.since_user()))
     turn = (
         judge(ask)
@@ -67,7 +67,7 @@ def _answer(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: 
 
 
 def _mistake(options: SimulateOptions, problem: Exercise, task: str, chance: Chance) -> str:
-    """A wrong answer. A task has a favourite one: real samples of one task tend to fail alike."""
+    """A wrong answer. Each task has a favourite one, because real samples of a task tend to fail alike."""
     if problem.options:
         wrong = [letter for letter, _ in problem.options if letter != problem.answer]
     else:
@@ -76,7 +76,7 @@ def _mistake(options: SimulateOptions, problem: Exercise, task: str, chance: Cha
 
 
 def _guess(options: SimulateOptions, ask: Ask, task: str, chance: Chance) -> str:
-    """How an answer of an unknown kind ends: with a guess, where the prompt wants something definite."""
+    """End of an answer to an unknown kind of prompt: a guess, if the prompt requires a definite answer."""
     favour = Chance("favourite", options.seed, task)
     letters = [letter for letter, _ in read_options(ask.task_text)]
     if letters:

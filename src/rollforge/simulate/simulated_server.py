@@ -1,7 +1,8 @@
 """The simulated model over HTTP on loopback: connections, delays, and transport faults.
 
-A reply without delay is written in the call that received the request; only delayed ones become tasks. That keeps
-a request near a tenth of a millisecond, so that a run of a million can be rehearsed."""
+A reply without delay is written in the call that received the request; only delayed replies need asyncio tasks. A request thus
+takes about a tenth of a millisecond, fast enough to rehearse a million rollouts.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ from rollforge.simulate.wire import (
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 5.0
-"""How long a dialect with a thread per connection keeps an idle one."""
+"""How long an idle connection stays open in a dialect with a thread per connection."""
 _SILENT = frozenset({"hang", "reset", "down"})
-"""Faults after which no whole reply was sent."""
+"""Faults that send no complete reply."""
 
 
 class SimulatedServer:
@@ -58,17 +59,17 @@ class SimulatedServer:
 
     @property
     def base_url(self) -> str:
-        """Where clients find the API, `/v1` included."""
+        """Base URL for clients, including `/v1`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/v1"
 
     @property
     def stats(self) -> Stats:
-        """What the server has seen so far."""
+        """Counters so far."""
         return self.service.stats
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
@@ -101,7 +102,7 @@ class SimulatedServer:
         await self.close()
 
     def serve(self, connection: _Connection, request: HttpRequest) -> None:
-        """Reply to one request, now or later."""
+        """Reply to one request, immediately or after its delay."""
         outcome = self.service.outcome(request)
         is_timed = outcome.delay or outcome.pace or outcome.manner
         if not is_timed and not (self._gate and outcome.uses_capacity) and not self._is_cached(outcome):
@@ -112,11 +113,11 @@ class SimulatedServer:
             connection.begin(self._deliver(connection, outcome, request.keeps_alive))
 
     def _is_cached(self, outcome: PlannedReply) -> bool:
-        """Whether the reply takes its time in the model of a KV cache."""
+        """Whether the KV-cache model determines the reply's duration."""
         return self.service.kv is not None and outcome.tokens is not None
 
     async def _generate(self, outcome: PlannedReply) -> None:
-        """Wait until the KV model has generated the answer."""
+        """Wait until the KV-cache model has generated the answer."""
         server = self.service.kv
         assert server is not None and outcome.tokens is not None
         prompt, generated = outcome.tokens
@@ -154,18 +155,18 @@ class SimulatedServer:
             stats.in_flight -= 1
 
     def add(self, connection: _Connection) -> None:
-        """Remember an open connection."""
+        """Register an open connection."""
         self._connections.add(connection)
         self.threads.take(connection)
 
     def remove(self, connection: _Connection) -> None:
-        """Forget a closed one."""
+        """Unregister a closed connection."""
         self._connections.discard(connection)
         self.threads.give_back(connection)
 
 
 class _Threads:
-    """A thread per connection, as cpp-httplib has it: a connection holds its thread until it closes, others wait."""
+    """A thread per connection, as in cpp-httplib: a connection occupies its thread until it closes, and others wait."""
 
     def __init__(self, count: int | None) -> None:
         self._count = count
@@ -173,7 +174,7 @@ class _Threads:
         self._holders: set[_Connection] = set()
 
     def take(self, connection: _Connection) -> None:
-        """Give the connection a thread, or let it wait for one."""
+        """Give the connection a thread, or queue it."""
         if self._count is None or len(self._holders) < self._count:
             self._holders.add(connection)
             connection.has_thread = True
@@ -181,7 +182,7 @@ class _Threads:
             self._waiting.append(connection)
 
     def give_back(self, connection: _Connection) -> None:
-        """Free the connection's thread for the one that has waited longest."""
+        """Pass the connection's thread to the longest waiting one."""
         if connection in self._waiting:
             self._waiting.remove(connection)
         self._holders.discard(connection)
@@ -191,13 +192,13 @@ class _Threads:
             following.advance()
 
     def watch_idle(self, connection: _Connection) -> None:
-        """Close the connection when it sends no further request for a while."""
+        """Close the connection after an idle period."""
         if self._count is not None:
             asyncio.get_running_loop().call_later(KEEP_ALIVE_S, connection.close_if_idle, connection.served)
 
 
 async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bool) -> None:
-    """Send the reply the way its fault wants it."""
+    """Send the reply with its transport fault."""
     reply, fault, chance = outcome.reply, outcome.manner, outcome.chance
     assert fault is not None and chance is not None
     match fault.kind:
@@ -238,7 +239,7 @@ async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bo
 async def _send_events(
     connection: _Connection, reply: HttpReply, seconds: float, *, keep_alive: bool
 ) -> None:
-    """Send a stream event by event, with a pause after each."""
+    """Send a stream event by event, with a pause after each one."""
     connection.send(reply.head(chunked=True))
     for event in reply.events:
         connection.send(chunk(event))
@@ -248,7 +249,7 @@ async def _send_events(
 
 
 async def _stream(connection: _Connection, reply: HttpReply, fault: Fault, keep_alive: bool) -> None:
-    """Send a body far larger than the answer, no faster than the client reads it."""
+    """Send an oversized body, no faster than the client reads it."""
     if fault.kind == "gzip-bomb":
         reply = reply._replace(headers=(*reply.headers, ("Content-Encoding", "gzip")))
         pieces = hostile_bodies.gzip_bomb(reply.body, fault.megabytes() or 0)
@@ -269,7 +270,7 @@ async def _stream(connection: _Connection, reply: HttpReply, fault: Fault, keep_
 
 
 class _Connection(asyncio.Protocol):
-    """One client's connection: requests in, replies out, one after the other."""
+    """One client's connection: requests are answered in sequence."""
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
@@ -284,7 +285,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection is closed for sending."""
         return self._transport is None or self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -306,7 +307,7 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     async def drained(self) -> None:
-        """Wait until the client has read enough for more to be sent."""
+        """Wait until the client has read enough to send more."""
         await self._writable.wait()
 
     def data_received(self, data: bytes) -> None:
@@ -314,19 +315,19 @@ class _Connection(asyncio.Protocol):
         self.advance()
 
     def send(self, data: bytes, *, keep_alive: bool = True) -> None:
-        """Write bytes; close the connection after them unless it is to be kept."""
+        """Write bytes, then close the connection unless it is kept alive."""
         if self._transport and not self._transport.is_closing():
             self._transport.write(data)
             if not keep_alive:
                 self._transport.close()
 
     def begin(self, delivery: Coroutine[Any, Any, None]) -> None:
-        """Leave the reply to a task; the next request waits for it."""
+        """Reply from a task; the next request waits for it."""
         self._task = asyncio.get_running_loop().create_task(delivery)
         self._task.add_done_callback(self._delivered)
 
     def close_if_idle(self, served: int) -> None:
-        """Close unless a request came since `served` of them were answered."""
+        """Close the connection unless a request arrived after the first `served` ones."""
         if self.served == served and self._task is None and self._transport is not None:
             self._transport.close()
 
@@ -336,7 +337,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def reset(self) -> None:
-        """Close so that the client sees a reset instead of an end."""
+        """Close with a TCP reset instead of an orderly shutdown."""
         if self._transport:
             raw = self._transport.get_extra_info("socket")
             if raw is not None:
@@ -355,7 +356,7 @@ class _Connection(asyncio.Protocol):
         self.advance()
 
     def advance(self) -> None:
-        """Serve the whole requests in the buffer until one has to wait."""
+        """Serve the complete requests in the buffer, until one has to wait."""
         try:
             while self._task is None and (request := self._next_request()):
                 self.served += 1
@@ -391,7 +392,7 @@ class _Connection(asyncio.Protocol):
 
 
 def run_quickly(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on uvloop where there is one, else on asyncio's own loop."""
+    """Run a coroutine on uvloop if installed, else on asyncio's loop."""
     try:
         import uvloop
     except ImportError:

@@ -1,6 +1,6 @@
 """Example tasks: rows in NeMo Gym's form that the simulated model can solve from their text.
 
-Rows are a pure function of (seed, number, kind): asking for more later keeps the first ones unchanged.
+Rows are a pure function of (seed, number, kind), so a larger file begins with the rows of a smaller one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rollforge.simulate.problems import pose_choice, pose_math
 Kind = Literal["math", "mcqa", "tools", "mixed"]
 _MIXTURE = ("math", "math", "math", "mcqa", "mcqa", "tools")
 _ATTEMPTS = 50
-"""How often a task is drawn again when its prompt exists already; after that a repetition is accepted."""
+"""How often a task with a duplicate prompt is redrawn; after that, the duplicate is accepted."""
 
 
 class ExampleTaskJson(RowJson, total=False):
-    """A task row; which fields it has depends on its kind."""
+    """A task row; its fields depend on its kind."""
 
     uuid: str
     difficulty: float

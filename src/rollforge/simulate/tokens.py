@@ -1,6 +1,6 @@
-"""A toy tokenizer: pieces of words, at most three digits, single signs; concatenated they give the text again.
+"""A toy tokenizer: parts of words, groups of up to three digits, single signs; their concatenation is the text.
 
-Token ids are checksums, not a vocabulary: stable and plausible, and no tokenizer can decode them.
+Token ids are checksums, not a vocabulary: stable and plausible, but not decodable.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PIECE = re.compile(r" ?[^\W\d_]{1,7}| ?\d{1,3}|.", re.DOTALL)
 _LONG = 2000
 _FIRST_ID, _IDS = 1000, 49_000
 _PER_MESSAGE = 4
-"""What the chat template adds around each message."""
+"""Tokens that the chat template adds around each message."""
 
 split = _PIECE.findall
 
 
 def count(text: str) -> int:
-    """How many tokens the text has.
+    """Number of tokens in the text.
 
-    No token crosses the end of a line, so lines are counted one by one: most have been counted before.
+    No token crosses a line end, so lines are counted separately, with a cache.
     """
     lines = text.split("\n")
     return (
@@ -46,7 +46,7 @@ def _count_line(line: str) -> int:
 
 @lru_cache(maxsize=64)
 def _count_long(line: str) -> int:
-    """Prompts may be huge: few of them are remembered."""
+    """Number of tokens in a long line; the cache is small, because prompts may be huge."""
     return len(split(line))
 
 
@@ -56,7 +56,7 @@ def token_ids(text: str) -> list[int]:
 
 
 def prompt_texts(ask: Ask) -> list[str]:
-    """The texts of the prompt as the model reads them, tools first."""
+    """The texts of the prompt in the order of the model's input, tools first."""
     texts = [tool.text for tool in ask.tools]
     for item in ask.items:
         if isinstance(item, SimulatedCall):
@@ -67,15 +67,15 @@ def prompt_texts(ask: Ask) -> list[str]:
 
 
 def count_prompt(ask: Ask) -> int:
-    """How many tokens the prompt has."""
+    """Number of tokens in the prompt."""
     return sum(_PER_MESSAGE + count(text) for text in prompt_texts(ask))
 
 
 def prompt_ids(ask: Ask) -> list[int]:
     """The ids of the prompt; as many as `count_prompt` says.
 
-    The frame follows each message, so that a later prompt of the rollout begins with this one and what was generated after it,
-    unless the turn held reasoning (which prompts leave out) or the caller wrote it anew.
+    The template's tokens follow each message, so a later prompt of the rollout starts with this prompt and the generated tokens,
+    unless the turn contained reasoning (which prompts omit) or the caller rewrote it.
     """
     ids: list[int] = []
     frame = list(range(1, _PER_MESSAGE + 1))
@@ -103,24 +103,24 @@ def _is_model(item: ConversationItem | None) -> bool:
 
 
 def generated_texts(turn: SimulatedTurn) -> list[str]:
-    """What the model wrote in this turn, in the order it wrote it."""
+    """The turn's generated texts, in order of generation."""
     calls = [f"{call.name}{call.arguments}" for call in turn.calls]
     return [turn.reasoning, turn.refusal or turn.text, *calls]
 
 
 @lru_cache(maxsize=64)
 def count_turn(turn: SimulatedTurn) -> int:
-    """How many tokens the model generated."""
+    """Number of tokens that the model generated."""
     return sum(map(count, generated_texts(turn)))
 
 
 def turn_ids(turn: SimulatedTurn) -> list[int]:
-    """The ids of what the model generated."""
+    """Ids of the generated tokens."""
     return [number for text in generated_texts(turn) for number in token_ids(text)]
 
 
 def limit(turn: SimulatedTurn, max_tokens: int | None) -> SimulatedTurn:
-    """The turn cut off after `max_tokens`, as a server cuts it: mid-sentence, mid-call, mid-thought."""
+    """The turn cut off after `max_tokens`, as by a server: in the middle of a sentence, call or reasoning."""
     if max_tokens is None or count_turn(turn) <= max_tokens:
         return turn
     reasoning = split(turn.reasoning)[:max_tokens]
@@ -139,7 +139,7 @@ def limit(turn: SimulatedTurn, max_tokens: int | None) -> SimulatedTurn:
 
 
 def logprobs(text: str, top: int, chance: Chance) -> list[TokenLogprobJson]:
-    """A log-probability per token with `top` alternatives; likelier tokens first, as both APIs list them."""
+    """A log-probability per token with `top` alternatives, sorted by descending likelihood as in both APIs."""
     entries: list[TokenLogprobJson] = []
     for piece in split(text):
         chosen = -3.0 * chance.uniform() ** 4

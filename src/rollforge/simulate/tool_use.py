@@ -1,6 +1,6 @@
-"""How the simulated model uses tools: it plays the multi-step tasks, and calls any other tool once when asked to.
+"""Tool use of the simulated model: it solves the multi-step tasks, and calls any other tool once on request.
 
-A call's id carries the sample number, so that a rollout continues as the sample it began as.
+A call's id contains the sample number, so that later turns of a rollout belong to the same sample.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASKS_FOR_TOOLS = re.compile(r"\b(tools?|functions?|call|look up|search|fetch|ca
 
 
 def sample_in_calls(ask: Ask) -> int | None:
-    """The sample whose calls the conversation holds, if it holds any of this model's."""
+    """The sample number in the conversation's call ids; None without calls of this model."""
     for item in ask.since_user():
         if isinstance(item, SimulatedCall) and (match := _CALL_ID.match(item.call_id)):
             return int(match.group(1))
@@ -37,12 +37,12 @@ def sample_in_calls(ask: Ask) -> int | None:
 
 
 def offers_needles(ask: Ask) -> bool:
-    """Whether the task offers both tools of the multi-step tasks."""
+    """Whether the request has both tools of the multi-step tasks."""
     return {LOOK_UP, SUBMIT} <= {tool.name for tool in ask.tools}
 
 
 def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample: int) -> SimulatedTurn:
-    """The next turn of a multi-step task: look up what is missing, submit, then say the sum."""
+    """Next turn of a multi-step task: look up a missing value, submit, or state the sum."""
     outputs = _outputs(ask)
     if any(name == SUBMIT for name, _, _ in outputs):
         values = _submitted(ask)
@@ -63,9 +63,9 @@ def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample
 
 
 def obey(ask: Ask, sample: int) -> SimulatedTurn | None:
-    """The next of the calls that the prompt spells out, one line `call NAME {…}` each; None when there is none left.
+    """The next call that the prompt lists in a line `call NAME {…}`; None if there are no more.
 
-    So a rehearsal with a real agent can say exactly which tools are called.
+    Rehearsals with a real agent use this to determine exactly which tools are called.
     """
     names = {tool.name for tool in ask.tools}
     spelt: list[tuple[str, JsonObject]] = []
@@ -88,7 +88,7 @@ def obey(ask: Ask, sample: int) -> SimulatedTurn | None:
 
 
 def use_any(ask: Ask, chance: Chance, sample: int) -> SimulatedTurn | None:
-    """One call of a fitting tool where it is asked for, then an answer from its output."""
+    """A call of a suitable tool if the prompt asks for one, then an answer from its output."""
     outputs = _outputs(ask)
     if outputs:
         name, _, text = outputs[-1]
@@ -113,7 +113,7 @@ def _fitting_tool(ask: Ask) -> Tool | None:
 
 
 def _arguments(schema: SchemaJson, text: str, chance: Chance) -> Any:
-    """Arguments that fit the schema, with words and numbers from the prompt where they fit."""
+    """Arguments that satisfy the schema, with suitable words and numbers from the prompt."""
     if schema.get("enum"):
         return chance.pick(schema["enum"])
     kind = schema.get("type", "object" if "properties" in schema else "string")
@@ -156,7 +156,7 @@ def _calls(ask: Ask, wanted: list[tuple[str, JsonObject]], sample: int) -> Simul
 
 
 def _outputs(ask: Ask) -> list[tuple[str, JsonObject, str]]:
-    """Name, arguments and output of each call that was answered."""
+    """Name, arguments and output of each answered call."""
     calls = {item.call_id: item for item in ask.since_user() if isinstance(item, SimulatedCall)}
     return [
         (calls[item.call_id].name, _object(calls[item.call_id].arguments), item.text)
@@ -184,6 +184,6 @@ def _value(output: str) -> int | None:
 
 
 def _scalar(text: str) -> str:
-    """The one value in a tool's output, or its first words."""
+    """The single value in a tool's output, or its first words."""
     values = list(_object(text).values())
     return str(values[0]) if len(values) == 1 else " ".join(text.split()[:5])

@@ -1,6 +1,7 @@
-"""HTTP/1.1 on the wire: bytes → request, reply → bytes, and which requests a loopback server must refuse.
+"""HTTP/1.1 on the wire: bytes → request, reply → bytes, and rejection of cross-site requests.
 
-It covers what a test bench needs: keep-alive, Content-Length and chunked bodies, `Expect: 100-continue`."""
+It supports what tests need: keep-alive, Content-Length and chunked bodies, `Expect: 100-continue`.
+"""
 
 from __future__ import annotations
 
@@ -14,44 +15,44 @@ _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 * 1024 * 1024
 _MAX_FILE = 256 * 1024 * 1024
 _FILES = ("/v1/files", "/files")
-"""Where files are uploaded, as forms."""
+"""Paths for file uploads, which are forms."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _SERVER = "Server: rollforge-simulate\r\n"
 
 
 class HttpRequest(NamedTuple):
-    """One request, with its whole body."""
+    """A request with its complete body."""
 
     method: str
     path: str
     headers: dict[str, str]
-    """Names in lower case."""
+    """Headers by lower-case name."""
     body: bytes
     query: dict[str, str] = {}  # noqa: RUF012  (never changed)
-    """What follows the path after a question mark."""
+    """Query string: the text after the question mark."""
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the client wants to reuse the connection."""
+        """Whether the client keeps the connection alive."""
         wishes = self.headers.get("connection", "").lower().split(",")
         return "close" not in [wish.strip() for wish in wishes]
 
 
 class HttpReply(NamedTuple):
-    """One response, with its whole body."""
+    """A response with its complete body."""
 
     status: int
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
     events: tuple[bytes, ...] = ()
-    """A stream: each event is sent as a chunk of its own. `body` then holds them all."""
+    """Events of a stream, each sent as a chunk; `body` then contains all of them."""
 
     def head(self, length: int | None = None, *, chunked: bool = False) -> bytes:
         """Status line and headers.
 
         Args:
-            length: the Content-Length to claim, when it differs from the body's.
+            length: the declared Content-Length, if it differs from the body's.
             chunked: announce chunks instead of a length.
         """
         lines = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
@@ -63,14 +64,14 @@ class HttpReply(NamedTuple):
         ).encode("latin-1", "replace")
 
     def to_bytes(self) -> bytes:
-        """The whole reply."""
+        """The complete reply as bytes."""
         if self.events:
             return self.head(chunked=True) + b"".join(map(chunk, self.events)) + LAST_CHUNK
         return self.head() + self.body
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a body whose length is not announced."""
+    """One chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -86,10 +87,10 @@ class BadRequest(Exception):
 
 
 def cross_site_reason(request: HttpRequest, host: str) -> str | None:
-    """Why a request must be refused because a web page may have sent it; None when it is fine.
+    """Why a request is refused as possibly sent by a web page; None if it is accepted.
 
-    A plain form's content type is also what `curl -d` and urllib send by default: it is refused from a browser, which cannot hide
-    that it is one.
+    A plain form's content type is also what `curl -d` and urllib send by default: it is refused only from browsers, whose headers
+    identify them.
     """
     content_type = request.headers.get("content-type", "").lower()
     is_browser = request.headers.get("user-agent", "").lower().startswith("mozilla/")
@@ -100,7 +101,7 @@ def cross_site_reason(request: HttpRequest, host: str) -> str | None:
 
 
 class Head(NamedTuple):
-    """The request line and headers, and where the body starts."""
+    """Request line and headers, and the offset of the body."""
 
     method: str
     path: str
@@ -110,7 +111,7 @@ class Head(NamedTuple):
 
 
 def read_head(buffer: bytearray) -> Head | None:
-    """The head of the request the buffer starts with; None until it is whole."""
+    """Parse the head at the start of the buffer; None until it is complete."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         if len(buffer) > _MAX_HEAD:
@@ -133,7 +134,7 @@ def read_head(buffer: bytearray) -> Head | None:
 
 
 def read_body(buffer: bytearray, head: Head) -> tuple[bytes, int] | None:
-    """The body after the head, and where the next request starts; None until it is whole."""
+    """The body after the head, and the offset of the next request; None until it is complete."""
     if head.headers.get("transfer-encoding", "").lower() == "chunked":
         return _read_chunks(buffer, head.end, _most(head))
     length = _number(head.headers.get("content-length", "0"), 10, "Content-Length is not a number")
@@ -169,7 +170,7 @@ def _read_chunks(buffer: bytearray, first: int, most: int) -> tuple[bytes, int] 
 
 
 def _number(text: str, base: Literal[10, 16], complaint: str) -> int:
-    """A size: digits alone (`int` also takes signs and underscores), and few enough of them."""
+    """Parse a size: only digits (`int` also accepts signs and underscores), and not too many."""
     digits = "0123456789abcdefABCDEF" if base == 16 else "0123456789"
     if not 1 <= len(text) <= 16 or text.strip(digits):
         raise BadRequest(400, complaint)

@@ -1,6 +1,6 @@
-"""The wording of answers: some working, a remark or two, optional reasoning, and the answer in its box.
+"""The wording of answers: intermediate steps, remarks, optional reasoning, and the boxed answer.
 
-The caller decides what to answer; this only phrases it.
+The caller decides the answer; these functions only phrase it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _THOUGHTS = (
     "If I am wrong anywhere, it will be in the middle step.",
 )
 _STRIDES = (1, 3, 7, 9)
-"""Prime to the number of remarks: each comes up once before the first comes up again."""
+"""Strides coprime to the number of remarks, so that every remark occurs once before any repeats."""
 _ENDINGS = (
     "So the answer is {}.",
     "Therefore the final answer is {}.",
@@ -64,7 +64,7 @@ _REPLIES = (
 
 
 def working(problem: Exercise, answer: str, chance: Chance, tokens: float, *, boxed: bool = True) -> str:
-    """An answer of about `tokens` tokens that states `answer`, by default in a box."""
+    """A text of about `tokens` tokens that states `answer`, by default in a box."""
     steps = list(problem.steps)
     if answer != problem.answer and not problem.options:
         steps[-1] = f"{steps[-1].rpartition(' = ')[0]} = {answer}"
@@ -77,18 +77,18 @@ def working(problem: Exercise, answer: str, chance: Chance, tokens: float, *, bo
 
 
 def thoughts(chance: Chance, tokens: float) -> str:
-    """Reasoning of about that many tokens."""
+    """Reasoning of about the given number of tokens."""
     return "\n".join(_padded([chance.pick(_THOUGHTS)], _THOUGHTS, chance, tokens))
 
 
 def generic(chance: Chance, tokens: float, ending: str = "") -> str:
-    """A plausible answer to a prompt of an unknown kind."""
+    """A plausible answer to a prompt of unknown kind."""
     lines = _padded([chance.pick(_REPLIES)], _REPLIES, chance, tokens)
     return "\n".join([*lines, ending] if ending else lines)
 
 
 def _padded(lines: list[str], remarks: tuple[str, ...], chance: Chance, tokens: float) -> list[str]:
-    """The lines with remarks added until they reach the length."""
+    """The lines padded with remarks to the length."""
     length = sum(map(count, lines))
     position, stride = chance.between(0, len(remarks) - 1), chance.pick(_STRIDES)
     while length < tokens:

@@ -1,4 +1,4 @@
-"""The model's turns in the shapes of both APIs, with usage, logprobs and token ids."""
+"""Formats the model's turns for both APIs, with usage, logprobs and token ids."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ FINGERPRINT = "rollforge-simulated"
 
 
 class Answered(NamedTuple):
-    """A turn with what identifies it."""
+    """A turn with its identity."""
 
     turn: SimulatedTurn
     key: int
-    """Names the answer: equal for equal (seed, prompt, sample)."""
+    """Key of the answer: equal for equal (seed, prompt, sample)."""
 
 
 def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> ResponseJson:
-    """A `response` object; the Responses API has one answer per request."""
+    """Format as a `response` object; the Responses API has one answer per request."""
     turn, key = answers[0]
     is_cut = turn.finish in ("length", "content_filter")
     status = "incomplete" if is_cut else "completed"
@@ -70,7 +70,7 @@ def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> Respon
 
 
 def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> ChatCompletionJson:
-    """A `chat.completion` object with one choice per answer."""
+    """Format as a `chat.completion` object with one choice per answer."""
     prompt, generated = tokens.count_prompt(ask), [tokens.count_turn(turn) for turn, _ in answers]
     completion: ChatCompletionJson = {
         "id": f"chatcmpl-{answers[0].key:016x}",
@@ -102,11 +102,11 @@ _ABSURD: dict[str, object] = {
     "text": "many",
     "nan": msgspec.Raw(b"NaN"),
 }
-"""What broken servers report as a token count; some of it is not JSON."""
+"""Token counts as broken servers report them; some are invalid JSON."""
 
 
 def make_numbers_absurd(body: Shape, kind: str) -> Shape:
-    """The answer with its times and token counts replaced by nonsense of one kind."""
+    """Replace the answer's times and token counts by one kind of invalid value."""
     nonsense = _ABSURD[kind]
     times = {key: nonsense for key in ("created", "created_at") if key in body}
     return cast("Shape", {**body, **times, "usage": _all_replaced(body["usage"], nonsense)})
@@ -158,7 +158,7 @@ def _message(key: int, status: str, part: PartJson) -> ItemJson:
 
 
 def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> ItemJson:
-    """The three fields that NeMo Gym keeps on the last item of a model call."""
+    """The three token fields that NeMo Gym puts on the last item of a model call."""
     ids = tokens.turn_ids(turn)
     chance = Chance("token logprobs", key)
     return {
@@ -217,5 +217,5 @@ def _responses_usage(ask: Ask, turn: SimulatedTurn) -> UsageJson:
 
 
 def _cached(ask: Ask, prompt_tokens: int) -> int:
-    """Tokens of the prompt that an earlier turn of the same rollout had already sent, in blocks of 16."""
+    """Prompt tokens already sent by an earlier turn of the rollout, in blocks of 16."""
     return prompt_tokens // 2 // 16 * 16 if any(isinstance(item, ToolOutput) for item in ask.items) else 0

@@ -1,4 +1,4 @@
-"""Sinks: where metrics go. One file per member, one line here."""
+"""Sinks: destinations of metrics. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

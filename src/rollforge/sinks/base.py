@@ -1,8 +1,8 @@
-"""The sink protocol, and the fan-out of metrics to the sinks a user asked for.
+"""The sink protocol, and the fan-out of metrics to the selected sinks.
 
-A sink that cannot start stops the command before any work; one that fails later is warned about
-once and never harms the run. Sinks that talk to something outside the process work in their own thread,
-behind a short queue, so a hanging server slows nothing down; what a full queue had to drop is counted.
+A sink that cannot start stops the command before any work; a sink that fails later causes one warning and does not affect the
+run. Sinks that communicate outside the process run in their own thread behind a short queue, so a hanging server does not slow
+the run; steps dropped by a full queue are counted.
 """
 
 from __future__ import annotations
@@ -29,40 +29,38 @@ from rollforge.text_safety.redaction import SECRETS
 logger = logging.getLogger(__name__)
 
 QUEUE_STEPS = 256
-"""Steps a slow sink may be behind before its newest are dropped and counted."""
+"""Queue length in steps of a slow sink; further steps are dropped and counted."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink needs to know about the run it reports on."""
+    """Facts about the run that sinks need."""
 
     directory: Path
-    """Where local sinks put their files."""
+    """Directory for files of local sinks."""
     metrics_file: Path | None = None
-    """Where the jsonl sink writes by default; None means `metrics.jsonl` in the directory."""
+    """Default file of the jsonl sink; None means `metrics.jsonl` in the directory."""
     run: str = "rollforge"
-    """The run's name, for sinks that have named runs."""
+    """Name of the run, for sinks with named runs."""
     config: JsonFields = {}
-    """The resolved config, for sinks that keep one beside the numbers; it holds no secrets."""
+    """The resolved config without secrets, for sinks that store it with the metrics."""
     target: str | None = None
-    """What stood behind `NAME=` in `--sink`: a path, an address, a project."""
+    """Text after `NAME=` in `--sink`: a path, an address or a project."""
 
 
 class Sink(Protocol):
-    """Takes the metrics of one step. The constructor makes no contact; `start` does, and raises `UsageError`
-    if it cannot."""
+    """Receives the metrics of each step. The constructor opens no connection; `start` does, and raises `UsageError` on failure."""
 
     is_remote: bool
-    """Whether `log` may wait for something outside this process."""
+    """Whether `log` may block on something outside this process."""
 
     def start(self) -> None:
-        """Make ready, or raise `UsageError`."""
+        """Connect or open files; raises `UsageError` on failure."""
 
     def log(self, metrics: Mapping[str, float | None], *, step: int, at: float) -> None:
-        """One step's numbers; `at` is the Unix time they belong to. None stands for a value that was not
-        finite."""
+        """Log one step; `at` is its Unix time. None stands for a non-finite value."""
 
     def close(self) -> None:
-        """Write out what is held back and release everything."""
+        """Flush and release all resources."""
 
 
 def need_extra(sink: str, extra: str, error: ImportError) -> UsageError:
@@ -114,7 +112,7 @@ def _quietly_close(name: str, sink: Sink) -> None:
 
 
 class Sinks:
-    """Several sinks as one. Nothing here raises after the start."""
+    """Several sinks as one; its methods do not raise after the start."""
 
     def __init__(self, sinks: Sequence[tuple[str, Sink]], *, profile: str = "rollforge") -> None:
         self._members = [
@@ -123,7 +121,7 @@ class Sinks:
         self._profile = profile
 
     def log(self, metrics: Mapping[str, float], *, step: int, at: float | None = None) -> None:
-        """Hand one step's metrics to every sink. Values that are not finite become None and are not drawn."""
+        """Pass one step's metrics to every sink. Non-finite values become None and are not plotted."""
         named = metrics if self._profile == "rollforge" else rename(metrics, self._profile)
         numbers = {name: (value if math.isfinite(value) else None) for name, value in named.items()}
         moment = time.time() if at is None else at
@@ -131,13 +129,13 @@ class Sinks:
             member.log(numbers, step, moment)
 
     def close(self) -> None:
-        """Let every sink finish, within a bounded time."""
+        """Close every sink, within a time limit."""
         for member in self._members:
             member.close()
 
     @property
     def failures(self) -> dict[str, int]:
-        """Sink → steps it could not take; empty when all is well."""
+        """Sink → number of steps that it failed to log; empty without failures."""
         return {member.name: member.failures for member in self._members if member.failures}
 
     def __enter__(self) -> Sinks:
@@ -148,7 +146,7 @@ class Sinks:
 
 
 class _Member:
-    """A sink behind its guard: the first failure is warned about, all are counted, none goes further."""
+    """A guarded sink: its first failure is warned about, all failures are counted, none is raised."""
 
     def __init__(self, name: str, sink: Sink) -> None:
         self.name = name
@@ -171,7 +169,7 @@ class _Member:
 
 
 class _Threaded(_Member):
-    """A member whose sink waits for others: it works in a thread of its own."""
+    """A guarded sink with its own thread, for sinks that block on other systems."""
 
     CLOSE_SECONDS = 15.0
 

@@ -17,7 +17,7 @@ _HEADLINES = 8
 
 
 class ConsoleSink:
-    """Lines for people, on stderr."""
+    """Prints lines for people on stderr."""
 
     is_remote = False
 
@@ -37,11 +37,11 @@ class ConsoleSink:
         sys.stderr.write(f"step {step}  {shown}\n")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: lines are printed at once."""
 
 
 def headlines(metrics: Mapping[str, float | None]) -> list[str]:
-    """The names worth a line, best first."""
+    """Metric names that are worth printing, best first."""
     ranked = sorted(metrics, key=_rank)
     return [name for name in ranked if _rank(name) < 9][:_HEADLINES]
 

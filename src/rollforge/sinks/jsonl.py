@@ -1,8 +1,8 @@
-"""Appends one line per step to a file: the default, and the one other commands read back.
+"""Appends one line per step to a file: the default, and the file that other commands read.
 
-A line is `{"step": 12, "at": 1763240000.1, "metrics": {"rollout/accuracy/mean": 0.83, …}}`; a value that was
-not finite is null. Lines are written whole and flushed, so a killed run leaves a readable file. `jsonl=PATH`
-names the file. It is opened with the first line: by then `--fresh` has moved an old run's file aside.
+A line is `{"step": 12, "at": 1763240000.1, "metrics": {"rollout/accuracy/mean": 0.83, …}}`; a non-finite value is null. Complete
+lines are written and flushed, so the file of a killed run is readable. `jsonl=PATH` names the file. It is opened at the first
+line, after `--fresh` has moved an old run aside.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _ends_whole(path: Path) -> bool:
 
 
 def read_metrics(path: str | Path) -> Iterator[JsonObject]:
-    """The lines of a metrics file, torn ones left out."""
+    """The lines of a metrics file, without torn ones."""
     with Path(path).open("rb") as file:
         for line in bounded_lines(file):
             try:

@@ -1,7 +1,6 @@
 """Logs to MLflow: an SQLite file in the run's directory, or the tracking server named by `mlflow=URI`.
 
-Names are made legal for MLflow (`mean@4` becomes `mean_at_4`) and can be turned back exactly. Needs the extra
-`mlflow`.
+Names are made legal for MLflow (`mean@4` becomes `mean_at_4`) reversibly. Needs the extra `mlflow`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rollforge.metrics.names import safe_name
 from rollforge.sinks.base import SinkOptions, need_extra
 
 _BATCH = 500
-"""MLflow takes at most 1000 metrics in one call."""
+"""MLflow's limit of metrics per call."""
 
 
 class MlflowSink:
@@ -55,7 +54,7 @@ class MlflowSink:
             self._client.log_batch(self._run_id, params=params[start : start + 100])
 
     def _ask_server(self) -> None:
-        """MLflow itself retries for minutes before it reports that no server answers."""
+        """Check that the server answers, because MLflow itself retries for minutes before it reports an error."""
         import requests
 
         try:
@@ -67,7 +66,7 @@ class MlflowSink:
             ) from error
 
     def _artifacts(self) -> str | None:
-        """With the local file, artifacts stay beside it too."""
+        """Location of artifacts, beside the local file."""
         return (
             None
             if self._options.target

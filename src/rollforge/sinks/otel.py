@@ -1,8 +1,7 @@
 """Sends metrics over OpenTelemetry (OTLP over HTTP) to the collector named by `otel=http://HOST:4318`.
 
-Each metric is a gauge with the run as an attribute; the step is an attribute of its own gauge
-`progress/step`. Nothing is sent without an address, given here or in OTEL_EXPORTER_OTLP_ENDPOINT. Needs the
-extra `otel`.
+Each metric is a gauge with the run as an attribute; the step is an attribute of its own gauge `progress/step`. Without an
+address, here or in OTEL_EXPORTER_OTLP_ENDPOINT, nothing is sent. Needs the extra `otel`.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PrometheusSink:
         self.port = self._server.server_port
 
     def collect(self) -> Iterator[Any]:
-        """What the scrape sees: called by the client library."""
+        """Current metrics, called by the client library at each scrape."""
         from prometheus_client.core import GaugeMetricFamily
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""Logs to Weights & Biases: offline into the run's directory, unless the upload is asked for.
+"""Logs to Weights & Biases: offline into the run's directory, unless upload is requested.
 
 `wandb=PROJECT` names the project and stays offline; `wandb=online:PROJECT` uploads. One run with its own step
 axis (`rollforge_step`), so other writers to the same run do not disturb it. Needs the extra `wandb`.

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from rollforge.statistics.stats import Floats, Ints, distinct
 
 AT_ONCE = 65_536
-"""Groups per batch: intermediate arrays are several times the size of the values."""
+"""Groups per batch, which bounds the intermediate arrays: they are several times the size of the values."""
 
 BOOTSTRAP_ROUNDS = 1000
 BOOTSTRAP_SEED = 42
 
 
 def groups_by_size(values: Floats, starts: Ints) -> Iterator[tuple[int, Ints, Floats]]:
-    """Groups of equal size together: (size, their numbers, their values as one row each, ascending).
+    """Groups of equal size together: (size, group numbers, values with one ascending row per group).
 
     Values come sorted by group; a NaN does not count towards the size.
     """
@@ -84,9 +84,10 @@ def at_k(values: Floats, starts: Ints) -> AtK:
 
 
 def majority_at_k(answers: Sequence[Hashable | None], scores: Sequence[float], k: int) -> float:
-    """The expected score of the answer most of k samples give, ties shared equally.
+    """Expected score of the majority answer of k samples; ties are shared equally.
 
-    A sample without an answer is drawn but does not vote; when none votes, the score is that of the samples without one.
+    A sample without an answer can be drawn but does not vote; if no drawn sample votes, the score is that of samples without an
+    answer.
     """
     ordered, blanks = _votes(answers, scores)
     shares = winning_shares(tuple(len(group) for group in ordered), len(blanks), k)
@@ -95,7 +96,7 @@ def majority_at_k(answers: Sequence[Hashable | None], scores: Sequence[float], k
 
 
 def majority_every_k(answers: Sequence[Hashable | None], scores: Sequence[float]) -> Floats:
-    """`majority_at_k` for k = 1, 2, … up to all samples, at about the cost of one; for at most `MOST_FOR_EVERY_K` samples."""
+    """`majority_at_k` for k = 1, 2, … up to all samples, at about the cost of a single k; for at most `MOST_FOR_EVERY_K` samples."""
     ordered, blanks = _votes(answers, scores)
     shares = every_winning_share(tuple(len(rewards) for rewards in ordered), len(blanks))
     values = np.array([_blank_score(blanks, len(scores), k) for k in range(1, len(scores) + 1)])
@@ -108,7 +109,7 @@ def majority_every_k(answers: Sequence[Hashable | None], scores: Sequence[float]
 def _votes(
     answers: Sequence[Hashable | None], scores: Sequence[float]
 ) -> tuple[list[list[float]], list[float]]:
-    """The scores of each answer, the most frequent first, and those of the samples without one."""
+    """Scores by answer, the most frequent answer first, and scores of samples without an answer."""
     scores_by_answer: dict[Hashable, list[float]] = {}
     blanks: list[float] = []
     for answer, score in zip(answers, scores, strict=True):
@@ -146,7 +147,7 @@ def winning_shares(counts: tuple[int, ...], blanks: int, k: int) -> tuple[float,
 
 
 MOST_FOR_EVERY_K = 512
-"""Up to here the binomial coefficients fit into a float and are quickly computed."""
+"""Number of samples up to which binomial coefficients fit into a float and are fast to compute."""
 
 
 @lru_cache(maxsize=4096)
@@ -185,7 +186,9 @@ def draw_weights(count: int, share: float) -> Floats:
 def _ways_of_others(
     others: tuple[int, ...], blanks: int, votes: int, drawn: int, weigh: Callable[[int], Floats]
 ) -> Floats:
-    """Weights of drawing 0, 1, … `drawn` from the others with none above `votes`, each divided by the number of tied winners."""
+    """Weights of drawing 0, 1, … `drawn` samples from the other answers with none above `votes`, each divided by the number of
+    tied winners.
+    """
     rivals = [count for count in others if count >= votes]
     free = blanks + sum(others) - sum(rivals)  # answers too rare to win are interchangeable
     ways = np.zeros((drawn + 1, min(len(rivals), drawn // votes) + 1))  # [drawn so far, ties so far]
@@ -203,7 +206,7 @@ def _ways_of_others(
 
 
 def ladder(n: int) -> list[int]:
-    """2, 4, 8, … below n, and n itself: the k that Trinity-RFT prints."""
+    """2, 4, 8, … below n, and n itself: the values of k in Trinity-RFT."""
     steps = []
     k = 2
     while k < n:
@@ -213,7 +216,7 @@ def ladder(n: int) -> list[int]:
 
 
 def bootstrap_at_k(values: Floats, k: int) -> tuple[float, float]:
-    """best@k and worst@k as Trinity-RFT and verl print them: the mean of 1000 bootstrap resamples, seed 42."""
+    """best@k and worst@k as in Trinity-RFT and verl: the mean of 1000 bootstrap resamples, seed 42."""
     rng = np.random.RandomState(BOOTSTRAP_SEED)
     drawn = values[rng.choice(len(values), size=(BOOTSTRAP_ROUNDS, k), replace=True)]
     return float(drawn.max(axis=1).mean()), float(drawn.min(axis=1).mean())

@@ -1,7 +1,7 @@
 """Means with intervals: cluster-robust means, Wilson's interval for shares, paired differences.
 
-Every function is pure. NaN is a missing value: it is left out and counted, never taken for zero. The samples of one task are
-not independent, so every interval over rollouts measures its spread between tasks.
+Every function is pure. NaN is a missing value: it is skipped and counted, never treated as zero. The samples of one task are not
+independent, so intervals over rollouts use the variance between tasks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike
 from rollforge.statistics.stats import Floats
 
 LEVEL = 0.95
-"""Coverage of the intervals that are printed."""
+"""Confidence level of printed intervals."""
 
 
 class Estimate(NamedTuple):
-    """A mean and its interval; no interval when the spread cannot be estimated."""
+    """A mean and its interval; without interval if the variance cannot be estimated."""
 
     value: float | None
     low: float | None
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
     @property
     def ci(self) -> list[float] | None:
-        """The interval as two numbers; None also where they are too large for a float."""
+        """The interval as two numbers; None without one, or if they overflow a float."""
         if self.low is None or self.high is None or not math.isfinite(self.high - self.low):
             return None
         return [self.low, self.high]
@@ -53,7 +53,7 @@ def clustered_mean(
         counts: the number of values in each group; groups without any are left out.
         is_share: every value is 0 or 1. The interval is then Wilson's on the effective sample size, which keeps a width at
             0 and at 1 where the observed spread is zero.
-        least: no value can be smaller, so the interval does not reach below it (durations and counts: 0).
+        least: lower bound of possible values, below which the interval does not extend (durations and counts: 0).
     """
     totals, sizes = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     totals, sizes = totals[sizes > 0], sizes[sizes > 0]
@@ -93,7 +93,7 @@ class ClusterMean:
         return self.total / self.count if self.count else None
 
     def add(self, group: int, value: float) -> None:
-        """Count one value of a group."""
+        """Add one value of a group."""
         self.count += 1
         self.total += value
         self._is_share = self._is_share and value in (0.0, 1.0)
@@ -101,7 +101,7 @@ class ClusterMean:
         self._count_by_group[group] = self._count_by_group.get(group, 0) + 1
 
     def close(self, group: int) -> None:
-        """Fold a group into the running sums; later values of the same group would count as another group."""
+        """Fold a group into the running sums; later values of the same group would count as a new group."""
         total, count = self._sum_by_group.pop(group, 0.0), self._count_by_group.pop(group, 0)
         if count:
             self._closed += 1
@@ -110,7 +110,7 @@ class ClusterMean:
             self._counts2 += count * count
 
     def estimate(self) -> Estimate:
-        """Mean and interval so far; no interval before there are two groups."""
+        """Mean and interval so far; without interval before there are two groups."""
         totals = np.array(list(self._sum_by_group.values()), dtype=np.float64)
         sizes = np.array(list(self._count_by_group.values()), dtype=np.float64)
         groups = len(sizes) + self._closed
@@ -149,7 +149,7 @@ def _clustered(
 def _share_interval(
     share: float, variance: float, n: float, groups: int, level: float
 ) -> tuple[float, float]:
-    """Wilson's interval on the effective sample size: what the clustered variance leaves, at least 1, at most n."""
+    """Wilson's interval on the effective sample size n · (binomial variance / clustered variance), at least 1, at most n."""
     independent = share * (1 - share) / variance if variance > 0 else float(groups)
     independent = min(max(independent, 1.0), n)
     quantile = t_quantile((1 + level) / 2, groups - 1) if groups > 1 else normal_quantile((1 + level) / 2)
@@ -157,7 +157,7 @@ def _share_interval(
 
 
 def wilson(share: float, n: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval for a share of n; it holds the share itself."""
+    """Wilson's score interval for a share of n; it always contains the share."""
     low, high = wilson_each(np.float64(share), np.float64(n), z)
     return float(low), float(high)
 
@@ -178,8 +178,8 @@ def mean_of(
     """Mean of one value per group, with Student's interval; for values in [0, 1] the interval stays inside.
 
     Args:
-        most: the number of independent yes/no answers behind the shares. Where nearly all groups have a share of 0 (or of 1), the
-            observed spread understates the rare others; the interval is never narrower than that many answers allow.
+        most: the number of independent yes/no answers behind the shares. If nearly all groups have a share of 0 (or 1), the
+            observed variance underestimates the rare others; the interval is never narrower than for that many answers.
         is_unit: whether the values are shares; by default, whether they all lie in [0, 1]. Durations never are.
     """
     present_values = np.asarray(values, dtype=np.float64)
@@ -206,14 +206,14 @@ def mean_of(
 
 
 FEWEST_PAIRS = 6
-"""Fewer pairs show nothing at 95 %: five pairs all point the same way by chance in one of sixteen cases."""
+"""Fewest pairs for an interval: five pairs all have the same sign by chance in one of sixteen cases."""
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEVEL) -> Estimate:
-    """Mean of second − first over pairs (one per task) in which both are known.
+    """Mean of second − first over pairs (one per task) without missing values.
 
-    Pairs that all differ by the same amount have no spread. The interval then bounds the mean if the share of unseen pairs that
-    Wilson's interval cannot rule out differed as much as values can; it is None when no two values differ.
+    If all pairs differ by the same amount, the variance is 0. The interval then assumes that the largest share of unseen pairs
+    that Wilson's interval allows differs as much as values can; it is None if no two values differ.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     both = ~np.isnan(one) & ~np.isnan(two)
@@ -239,12 +239,12 @@ def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEV
 
 
 def normal_quantile(p: float) -> float:
-    """The standard normal quantile; `inv_cdf` is accurate to 15 decimals, and rounding there makes it the closest float."""
+    """The standard normal quantile; `inv_cdf` is accurate to 15 decimals, and rounding to that gives the closest float."""
     return round(NormalDist().inv_cdf(p), 15)
 
 
 MOST_STEPS = 200
-"""Steps of Newton's method, which converges in fewer."""
+"""Most steps of Newton's method, which converges earlier."""
 
 
 def t_quantile(p: float, degrees: int) -> float:

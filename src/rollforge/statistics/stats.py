@@ -1,6 +1,6 @@
 """Summaries of rewards: over all values, per group, as histograms, as variance components.
 
-Every function is pure: arrays in, numbers out. NaN is a missing value: it is left out and counted, never taken for zero. Grouped
+Every function is pure: arrays in, numbers out. NaN is a missing value: it is skipped and counted, never treated as zero. Grouped
 values are sorted by group; `starts` holds the index at which each group begins.
 """
 
@@ -17,7 +17,7 @@ from rollforge.runtime.native import load_native
 
 _native = load_native("rollforge._groups")
 IS_COMPILED = _native is not None
-"""Without a compiler at installation, numpy does the same, more slowly."""
+"""Whether the compiled module is installed; without it numpy computes the same, more slowly."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +75,7 @@ def summarize(values: ArrayLike) -> Summary:
 
 
 def _only(values: Floats, chosen: NDArray[np.bool_]) -> Floats:
-    """The chosen values, without a copy when all are chosen."""
+    """The selected values, without a copy if all are selected."""
     return values if chosen.all() else values[chosen]
 
 
@@ -115,7 +115,7 @@ FEW_GROUPS = 16
 """Up to this many groups, a loop is faster than vectorised code."""
 
 MOST_PADDING = 2
-"""Groups of unequal sizes become a padded table, which is faster, if it has at most this many times their values."""
+"""Groups of unequal sizes are padded to a table, which is faster, if the table has at most this many times their values."""
 
 
 def _few_groups(summaries: list[Summary]) -> GroupSummaries:
@@ -137,7 +137,7 @@ def _compiled_groups(values: Floats, starts: Ints) -> GroupSummaries:
 
 
 def _as_table(values: Floats, sizes: Ints, widest: int) -> Floats:
-    """One row per group, NaN where it is shorter than the longest."""
+    """A table with one row per group, padded with NaN."""
     if len(values) == widest * len(sizes):
         return values.reshape(len(sizes), widest)
     table = np.full((len(sizes), widest), np.nan)
@@ -168,7 +168,7 @@ def _table_groups(values: Floats) -> GroupSummaries:
 
 
 def _whole_groups(values: Floats) -> GroupSummaries:
-    """Statistics of a table without NaN, in half the time."""
+    """Statistics of a table without NaN, twice as fast."""
     groups, size = values.shape
     ordered = np.sort(values, axis=1)
     with np.errstate(invalid="ignore"):
@@ -182,7 +182,7 @@ def _whole_groups(values: Floats) -> GroupSummaries:
 
 
 def _exact(means: Floats, lows: Floats, highs: Floats) -> Floats:
-    """The means, made exact where all values are equal, so that their spread is 0."""
+    """The means, corrected to be exact if all values are equal, so that the deviation is 0."""
     return np.where(lows == highs, lows, means)
 
 
@@ -215,14 +215,14 @@ LARGEST = float(np.finfo(np.float64).max)
 
 
 class Histogram(NamedTuple):
-    """Counts between edges; every bin holds its lower edge, the last one its upper edge too."""
+    """Counts between edges; each bin includes its lower edge, the last bin also its upper edge."""
 
     edges: list[float]
     counts: list[int]
 
 
 def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
-    """Counts of the known values: tenths of [0, 1] when they lie in it, else equal bins from the minimum to the maximum."""
+    """Histogram of non-missing values: tenths of [0, 1] if they lie in it, else equal bins from minimum to maximum."""
     finite_values = np.asarray(values, dtype=np.float64).ravel()
     finite_values = _only(finite_values, np.isfinite(finite_values))
     if not len(finite_values):
@@ -231,7 +231,7 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
 
 
 def histogram_between(low: float, high: float, values: Floats, bins: int = 10) -> Histogram:
-    """Histogram of values whose known minimum and maximum are `low` and `high`; NaN is left out."""
+    """Histogram of values whose minimum and maximum are `low` and `high`; NaN is ignored."""
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     elif high / 2 - low / 2 <= 1e-9 * max(abs(low), abs(high)):  # all the same, but for float noise
@@ -256,7 +256,7 @@ class Variance(NamedTuple):
     """Variance components between and within groups."""
 
     between: float | None
-    """Variance of the true group means: the spread of the observed means less the noise of few samples."""
+    """Variance of the true group means: the variance of the observed means minus the sampling noise."""
     within: float | None
     """Pooled sample variance inside groups with at least two values."""
     intraclass: float | None

@@ -1,1 +1,1 @@
-"""Steps: records in, records out. Steps never import steps; what joins them is records on disk."""
+"""Steps: records in, records out. Steps do not import each other; they communicate through files."""

@@ -1,7 +1,7 @@
 """Makes experiences from a run: rollouts in, a file or a buffer of experiences out, through a pipeline.
 
-Tasks go through in steps of `step_size`, whole groups together, in the order of their indices; verdicts given
-later count, as they do in every other command. The same run and options give the same bytes.
+Tasks go through in steps of `step_size`, whole groups together, in the order of their indices; later verdicts count, as in every
+other command. The same run and options give the same bytes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rollforge.store.outputs import refuse_output
 from rollforge.store.reading import read_row
 
 _JUDGE = ("verifier", "fingerprint", "mode")
-"""Who gave the verdict that counts."""
+"""Columns that identify the verifier whose verdict counts."""
 
 
 class ExperienceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to make, and where it goes."""
+    """Source, pipeline and destination of experiences."""
 
     run: str
     pipeline: str | None = None
-    """TOML file of operators; None lets everything through."""
+    """TOML file of operators; None passes everything unchanged."""
     out: str | None = None
     """JSONL file; None means beside the run, unless a buffer is given."""
     buffer: str | None = None
@@ -57,7 +57,7 @@ class ExperienceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperiencesResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made."""
+    """Counts of the experiences that were made."""
 
     run: str
     out: str | None
@@ -67,10 +67,10 @@ class ExperiencesResult(msgspec.Struct, frozen=True, kw_only=True):
     experiences: int
     steps: int
     fidelity: dict[str, int]
-    """Label → experiences that came out with it."""
+    """Fidelity label → number of resulting experiences."""
     ledgers: list[LedgerRow]
     duplicates: int = 0
-    """Experiences the buffer already knew."""
+    """Number of experiences that the buffer already had."""
 
 
 def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
@@ -132,7 +132,7 @@ def _source(options: ExperienceOptions, files: RunFiles) -> RowSource:
 
 
 def run_name(files: RunFiles) -> str:
-    """What sinks call the run: its directory, or its file when it has another name."""
+    """The run's name for sinks: its directory, or its file if that has a non-default name."""
     folder = files.rollouts.absolute().parent.name
     return folder if files.stem == "rollouts" else f"{folder}-{files.stem}"
 
@@ -185,7 +185,7 @@ def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[RowJson]]:
 
 
 def _joined(row: RowJson, fact: dict[str, Any]) -> RowJson:
-    """The row with what the index says about it: later verdicts, and keys older files lack."""
+    """The row merged with the index's facts: later verdicts, and keys that older files lack."""
     named: RowJson = {
         **row,
         TASK_KEY: fact["task"],
@@ -201,7 +201,7 @@ def _joined(row: RowJson, fact: dict[str, Any]) -> RowJson:
 
 
 class _NotCommitted(Exception):
-    """Ends the replacing of a file without putting the new one in its place."""
+    """Raised to abandon the replacement of a file."""
 
 
 class _Writer:
@@ -230,7 +230,7 @@ class _Writer:
             self.duplicates += len(experiences) - self._buffer.append(experiences)
 
     def commit(self) -> str | None:
-        """Put the file in its place; its path."""
+        """Move the file into place; returns its path."""
         if self._path is None:
             return None
         self._stack.close()

@@ -1,6 +1,6 @@
 """The step `import`: other tools' logs become a run, so that checks, probes, reports and exports work on them.
 
-Tasks are numbered in the order in which they appear, samples of a task in the order of the log. The files appear whole or not
+Tasks are numbered in the order in which they appear, samples of a task in the order of the log. The files appear complete or not
 at all: they are written beside the target and renamed, the manifest last.
 """
 
@@ -35,7 +35,7 @@ from rollforge.store.manifest import TaskInput
 
 
 class ImportResult(Struct, frozen=True, kw_only=True):
-    """What was imported."""
+    """Counts of an import."""
 
     run: str
     tasks: int
@@ -47,7 +47,7 @@ class ImportResult(Struct, frozen=True, kw_only=True):
 
 
 class _Writer:
-    """Gives numbers, and writes tasks, rollouts and failures."""
+    """Numbers tasks and samples, and writes tasks, rollouts and failures."""
 
     def __init__(self, rollouts: BinaryIO, tasks: BinaryIO, failures: BinaryIO) -> None:
         self._rollouts, self._tasks, self._failures = rollouts, tasks, failures
@@ -66,7 +66,7 @@ class _Writer:
         return max(self._samples.values(), default=0)
 
     def add(self, one: ImportedRollout) -> None:
-        """Write one rollout, or the failure that it is."""
+        """Write one rollout, or its failure row."""
         number = self._number(one)
         self.scores.update(dict.fromkeys(one.scores))
         sample = self._samples[number]
@@ -99,7 +99,7 @@ def import_run(kind: str, path: str | Path, out: str | Path, *, reward: str | No
 
     Args:
         kind: `inspect`, `verifiers` or `harbor`.
-        reward: which of several scores is the reward.
+        reward: name of the score that becomes the reward, if there are several.
     """
     read = load_importer(kind)
     files = RunFiles(out)

@@ -1,6 +1,6 @@
-"""Brings the index of a run up to date by several workers: one part of the run each. What reads the index afterwards runs as always.
+"""Updates a run's index with several workers, one part of the run each. Later readers of the index are unaffected.
 
-The parts of a run of shards have indexes of their own, so workers never meet; a run in one file is one part.
+The parts of a sharded run have separate indexes, so workers do not interfere; a single-file run is one part.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ TARGET = "rollforge.steps.indexing:IndexWorker"
 
 
 class IndexOpening(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message: everything that has an index."""
+    """The first message: all indexable parts."""
 
     folder: str
     units: list[IndexUnit]
 
 
 class IndexOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """What to index now."""
+    """The part to index next."""
 
     units: list[Assignment] = []
     is_last: bool = False
 
 
 class IndexReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was indexed."""
+    """Report on an indexed part."""
 
     done: list[int] = []
     has_ended: bool = False
 
 
 class IndexWorker:
-    """Indexes the parts that it is given."""
+    """Indexes the parts that it is assigned."""
 
     def __init__(self) -> None:
         self._units: list[IndexUnit] | None = None
@@ -66,11 +66,11 @@ class IndexWorker:
         return msgspec.msgpack.encode(IndexReport(done=done, has_ended=orders.is_last))
 
     async def close(self) -> None:
-        """Nothing is left open between messages."""
+        """Do nothing: no file is open between messages."""
 
 
 class _Indexing:
-    """The asker's side."""
+    """The driver's side of distributed indexing."""
 
     def __init__(self, units: list[IndexUnit]) -> None:
         self._units = units
@@ -86,11 +86,11 @@ class _Indexing:
         return Progress(done=report.done, is_hungry=True, has_ended=report.has_ended)
 
     def lost(self, name: str, units: list[int], reason: str) -> None:
-        """Its parts are indexed by others."""
+        """Do nothing: other workers index the lost worker's parts."""
 
 
 def index_by_workers(runs: str | Path | Sequence[str | Path], *, on: str, workers: int | None) -> int:
-    """Index all parts of the runs that are not up to date; returns how many parts there are."""
+    """Index all outdated parts of the runs; returns the number of parts."""
     paths = [runs] if isinstance(runs, str | Path) else [*runs]
     if any(address_of(run) is not None for run in paths):
         logger.warning("a run in a bucket is indexed where its copy is, on this machine")

@@ -1,7 +1,7 @@
-"""Shards → the classic single file, in the order of keys, in one pass and little memory.
+"""Merges shards to the classic single file, sorted by key, in one pass with little memory.
 
-What counts is what the end records name. Gaps (rollouts that are owed) and doubles (a key that two parts hold; the later one
-counts) are named. The shards stay as they are.
+Only parts listed in end records are included. Gaps (owed rollouts) and duplicates (a key in two parts; the later one counts) are
+reported. The shards are not changed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ GROWN_BYTES = 4 << 20
 """Steps in which the memory for held parts grows."""
 BLOCK = 8 << 20
 SYNCED_BYTES = 64 << 20
-"""Bytes written between two early syncs: the disk works while the next shards are read."""
+"""Bytes between two early syncs, so that the disk writes while the next shards are read."""
 MOST_NAMED = 20
-"""Gaps and doubles that are named; all are counted."""
+"""Most gaps and duplicates that are listed; all are counted."""
 
 _KEY = re.compile(rb'\{"%s":(\d{1,18}),"%s":(\d{1,18})[,}]' % (TASK_KEY.encode(), ROLLOUT_KEY.encode()))
-"""How rows of our own begin."""
+"""Pattern of the beginning of rollforge's own rows, with their key."""
 
 Ints = NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class _Key(msgspec.Struct):
 
 
 class RolloutOfShard(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout by its key."""
+    """Key of a rollout."""
 
     task: int
     rollout: int
@@ -63,7 +63,7 @@ class RolloutOfShard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was merged, and what is missing."""
+    """Counts of a merge, with missing and duplicate rollouts."""
 
     run: str
     out: str
@@ -72,15 +72,15 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     written: int
     bytes: int
     missing: int
-    """Rollouts that no shard has."""
+    """Number of rollouts that no shard has."""
     doubled: int
-    """Rows left out because a later one has their key."""
+    """Number of rows omitted because a later one has their key."""
     unreadable_lines: int
     gaps: list[RolloutOfShard]
-    """The first of the missing ones."""
+    """The first of the missing rollouts."""
     doubles: list[RolloutOfShard]
     owed_shards: str
-    """Shards to collect again, as Slurm writes an array."""
+    """Shards to collect again, in Slurm's array syntax."""
     exit_code: Exit
 
 
@@ -88,7 +88,7 @@ def merge_run(run: str | Path, out: str | Path | None = None) -> MergeResult:
     """Write the rollouts of a run of shards as one file; by default `rollouts.jsonl` in its folder.
 
     Raises:
-        UsageError: the run has no shards, or `out` holds something else.
+        UsageError: the run has no shards, or `out` contains something else.
         ResumeRefused: a shard belongs to another plan.
     """
     files = RunFiles(run)
@@ -140,7 +140,7 @@ def merge_run(run: str | Path, out: str | Path | None = None) -> MergeResult:
 
 
 def _refuse_overwriting(files: RunFiles, target: Path) -> None:
-    """Raise if the target exists and is no earlier merge of this run: another run's rollouts may have cost days."""
+    """Raise if the target exists and is not an earlier merge of this run, since it may be a valuable run."""
     if target.is_dir():
         raise UsageError(f"{target} is a folder", hint=f"name the file: -o {target / files.rollouts.name}")
     merged = RunFiles(target)
@@ -159,7 +159,7 @@ def _parts_by_shard(files: RunFiles, count: int) -> list[list[RunPart]]:
 
 
 def _merge_failures(files: RunFiles, target: Path) -> None:
-    """Failures in shard order; a file only when there are some."""
+    """Merge failures in shard order; no file without failures."""
     parts = parts_of(files).failures
     merged = RunFiles(target).failures
     if not parts:
@@ -170,7 +170,7 @@ def _merge_failures(files: RunFiles, target: Path) -> None:
 
 
 def _write_manifest(files: RunFiles, merged: RunFiles, result: MergeResult, *, is_running: bool) -> None:
-    """Say in the manifest how far the run is: readers of the single file look there. A live driver writes its own."""
+    """Record the run's progress in the manifest for readers of the single file; a live driver writes its own."""
     manifest = read_manifest(files)
     if manifest is None or (is_running and merged.manifest == files.manifest):
         return
@@ -181,7 +181,7 @@ def _write_manifest(files: RunFiles, merged: RunFiles, result: MergeResult, *, i
 
 
 class _Merger:
-    """Writes shard after shard; with task numbers that do not ascend, all shards at once."""
+    """Writes shard after shard; if task numbers do not ascend over shards, all shards at once."""
 
     def __init__(self, plan: ShardPlan, ids: Ints) -> None:
         self.written = self.missing = self.doubled = self.unreadable = 0
@@ -242,9 +242,9 @@ class _Merger:
 
 
 class _EarlyDisk:
-    """Writes what a file has so far to disk, beside the work that adds to it. The last sync is the caller's.
+    """Syncs a growing file to disk in the background. The final sync is up to the caller.
 
-    The kernel reports a failed write once per open file: each of our syncs must be asked for its result.
+    The kernel reports a failed write only once per open file, so the result of every sync must be checked.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, file: BinaryIO) -> None:
@@ -254,14 +254,14 @@ class _EarlyDisk:
         self._syncing: Future[None] | None = None
 
     def begin(self) -> None:
-        """Begin when enough was added since the last time and the disk is idle; raise if the last sync failed."""
+        """Start a sync if enough was written since the last one and none is running; raises if the last one failed."""
         size = self._file.tell()
         if size - self._begun >= SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
             self.wait()
             self._begun, self._syncing = size, self._pool.submit(sync_file, self._file.fileno())
 
     def wait(self) -> None:
-        """Wait for the sync that is under way; raise if it failed."""
+        """Wait for the running sync; raises if it failed."""
         if self._syncing is not None:
             self._syncing.result()
 
@@ -334,7 +334,7 @@ class _Rows:
         return tasks, samples, np.full(len(tasks), source, np.int64), starts + shift, ends + shift
 
     def _decoded(self, line: bytes) -> _Key | None:
-        """The key of a line that does not begin with it; None for one that is no row."""
+        """The key of a line that does not begin with it; None for an invalid row."""
         try:
             row = decode_json(line, _Key)
         except UNREADABLE:
@@ -343,7 +343,7 @@ class _Rows:
         return row if row.task >= 0 and row.rollout >= 0 else None
 
     def copy(self, rows: Ints, file: BinaryIO) -> None:
-        """Write lines in this order; neighbours in a file are copied together."""
+        """Write lines in this order; adjacent lines of a file are copied together."""
         if self._is_held:
             with memoryview(self._memory) as view:
                 file.writelines(view[start:end] for _, start, end in self._spans(rows))

@@ -1,9 +1,8 @@
 """Reports a running collection step by step: metrics to sinks, experiences to a buffer.
 
-A step is `step_size` tasks, in the order of dispatch; it is reported when the last of them is settled. What belongs to a step is
-decided by the task alone, so a resumed run reports the steps it still owes, and again those that have grown, with the rollouts of
-all sessions, and the numbers are those an offline fold of the file gives. Reporting happens in a thread of its own; when it falls
-behind, new work waits.
+A step is `step_size` tasks in dispatch order; it is reported when its last task is settled. Steps are determined by task, so a
+resumed run reports the missing steps, and repeats those that have grown, with the rollouts of all sessions; the numbers equal
+those of an offline fold of the file. Reporting runs in a separate thread; if it falls behind, new work waits.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ from rollforge.store.reading import read_row
 logger = logging.getLogger(__name__)
 
 MOST_BEHIND = 4
-"""Steps that may wait to be reported before new rollouts wait too."""
+"""Most steps waiting to be reported; beyond that, new rollouts wait."""
 
 
 class ExperienceStream(msgspec.Struct, kw_only=True):
-    """Where the experiences of each step go."""
+    """Destination and pipeline for the experiences of each step."""
 
     pipeline: Pipeline
     buffer: Buffer | None
     source: RowSource
-    """What the rows do not say; the run's id is filled in when the run begins."""
+    """Facts that rows lack; the run's id is filled in at the start of the run."""
 
 
 class _Step:
-    """What is known of one step so far."""
+    """State of one step."""
 
     __slots__ = ("ends", "fold", "generated_s", "rows", "starts", "tokens", "unsettled")
 
@@ -65,7 +64,7 @@ class _Step:
 
 
 class StepMonitor:
-    """An observer of one collection."""
+    """Observer that reports one collection."""
 
     def __init__(
         self, files: RunFiles, sinks: Sinks, *, step_size: int, stream: ExperienceStream | None = None
@@ -86,7 +85,7 @@ class StepMonitor:
     def begin(
         self, run: str, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]
     ) -> None:
-        """Learn which task is in which step, and take up steps an earlier session left unreported."""
+        """Assign tasks to steps, and queue steps that an earlier session left unreported."""
         self._run = run
         self._rank_by_task = np.full(int(tasks.max(initial=-1)) + 1, -1, dtype=np.int64)
         self._rank_by_task[tasks] = np.arange(len(tasks))
@@ -111,7 +110,7 @@ class StepMonitor:
                 self._report(number)
 
     def _rows_and_steps(self) -> list[tuple[int, int]]:
-        """Every row on disk of the run's tasks: where it is, and its step."""
+        """Location and step of every row on disk."""
         if not self._files.rollouts.exists() or not self._files.rollouts.stat().st_size:
             return []
         with open_index(self._files.rollouts) as index:
@@ -129,7 +128,7 @@ class StepMonitor:
         return task is not None and 0 <= task < len(self._rank_by_task) and self._rank_by_task[task] >= 0
 
     def _number(self, task: int) -> int:
-        """The step of a task; the first is 1."""
+        """The step of a task, from 1."""
         return int(self._rank_by_task[task]) // self._size + 1
 
     def _step(self, task: int) -> _Step:
@@ -167,8 +166,9 @@ class StepMonitor:
         self._behind.append(self._reporter.submit(self._report_now, number, step))
 
     def _report_now(self, number: int, step: _Step) -> None:
-        """Report one step. What goes wrong in an operator or the buffer must not end the collection: the step stays
-        unreported, and the next session of the run reports it."""
+        """Report one step. An error in an operator or the buffer does not end the collection: the step stays unreported, and the
+        next session reports it.
+        """
         try:
             metrics = step_metrics(step)
             if self._stream is not None:
@@ -200,7 +200,7 @@ class StepMonitor:
             self._behind = [future for future in self._behind if not future.done()]
 
     def shortfall(self) -> str:
-        """How many steps did not reach the buffer; metrics that a sink lost are only warned about."""
+        """Number of steps that did not reach the buffer; metrics lost by a sink only cause a warning."""
         if not self.failures or self._stream is None or self._stream.buffer is None:
             return ""
         steps = "1 step" if self.failures == 1 else f"{self.failures:,} steps"
@@ -214,13 +214,13 @@ class StepMonitor:
 
 
 def _plain(row: RowJson) -> RowJson:
-    """The row as it reads from disk: what the writer kept as encoded bytes, decoded."""
+    """The row as if read from disk, with parts that the writer kept encoded decoded."""
     plain = {key: from_json(value) if isinstance(value, msgspec.Raw) else value for key, value in row.items()}
     return cast("RowJson", plain)
 
 
 def reported_steps(files: RunFiles) -> dict[int, tuple[int, int]]:
-    """Step → runs finished and failed it was last reported over, from the run's metrics file: one that has grown is reported again."""
+    """Step → finished and failed runs at its last report, from the run's metrics file; a step that has grown is reported again."""
     if not files.metrics.exists():
         return {}
     finished, failed = "rollout/finished_run_count", "rollout/failed_run_count"
@@ -232,7 +232,7 @@ def reported_steps(files: RunFiles) -> dict[int, tuple[int, int]]:
 
 
 def rollout_metrics(row: RowJson) -> dict[str, object]:
-    """The numbers of one rollout: the verdict's, usage, durations, and how the answer ended."""
+    """The numbers of one rollout: verdict, usage, durations, and how the answer ended."""
     response = Response(row.get("response") or {})
     own = row.get(OWN_KEY) or OwnJson()
     numbers: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""Probes a verifier with the tasks and responses of a run, or with a task file alone."""
+"""Probes a verifier with the tasks and responses of a run, or with a task file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE = 32
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Verifier and material of a probe."""
+    """Verifier and source of the tasks of a probe."""
 
     verifier: str | VerifierFunction
     run: str | Path | None = None
@@ -38,7 +38,7 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def probe(options: ProbeOptions) -> ProbeReport:
-    """Ask the verifier the probe questions."""
+    """Run the probe questions."""
     verifier = load_verifier(options.verifier, options.options, options.mode)
     if verifier.is_group:
         raise UsageError(
@@ -76,7 +76,7 @@ async def probe(options: ProbeOptions) -> ProbeReport:
 
 
 def _keep(files: RunFiles, report: ProbeReport) -> None:
-    """Note the outcome in the run's manifest, where `check` finds it; a run that is being collected keeps its own."""
+    """Record the outcome in the run's manifest for `check`; a run in progress records its own probes."""
     if not files.manifest.exists() or is_held(files.lock):
         return
     manifest = read_json(files.manifest)
@@ -96,7 +96,7 @@ def _from_tasks(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]
 
 
 def _from_run(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
-    """Tasks spread evenly over the run, each with its first response that is not empty."""
+    """Tasks spread evenly over the run, each with its first non-empty response."""
     files = RunFiles(options.run or "")
     if not files.rollouts.exists() and not files.is_sharded:
         raise UsageError(f"{files.rollouts}: no such run", hint="give a run: a rollouts file, or its folder")
@@ -110,7 +110,7 @@ def _from_run(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
 
 
 def spread(items: list[int], count: int) -> list[int]:
-    """At most `count` of the items, evenly over their order."""
+    """At most `count` of the items, evenly spaced."""
     if len(items) <= count:
         return items
     return [items[position * len(items) // count] for position in range(count)]

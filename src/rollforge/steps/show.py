@@ -1,6 +1,6 @@
-"""The step `show`: selects rollouts and arranges each as turns, tool calls and results.
+"""The step `show`: selects rollouts and formats each as turns, tool calls and results.
 
-It prints nothing; `cli/render/show.py` does. A line that is no row can still be shown, by its number.
+Printing is up to `cli/render/show.py`. An invalid line can still be shown by its number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Pick = Literal["best", "worst", "suspicious"]
 
 
 class ShowOptions(Struct, frozen=True, kw_only=True):
-    """Which rollouts to show, in which order."""
+    """Selection and order of rollouts to show."""
 
     tasks: Sequence[int] = ()
     rollout: int | None = None
@@ -38,7 +38,7 @@ class ShowOptions(Struct, frozen=True, kw_only=True):
 
 
 class Shown(Struct, kw_only=True):
-    """One rollout, laid out."""
+    """One rollout in readable form."""
 
     file: str
     line: int
@@ -50,15 +50,15 @@ class Shown(Struct, kw_only=True):
     numbers: dict[str, float]
     facts: dict[str, Any]
     why: list[str]
-    """What is suspicious about it."""
+    """Reasons why it is suspicious."""
     task_fields: RowJson
     turns: list[Turn]
     raw: msgspec.Raw
-    """The line as the file has it."""
+    """The unchanged line."""
 
 
 def show_rollouts(index: Index, options: ShowOptions) -> list[Shown]:
-    """The rollouts asked for, read and laid out."""
+    """Select, read and format rollouts."""
     table = _select(index, options)
     rows = table.column("row").to_pylist()
     fields = dict(index.task_rows(sorted(set(table.column("task").to_pylist()))))
@@ -90,7 +90,7 @@ def _select(index: Index, options: ShowOptions) -> Any:
 
 
 def _label(options: ShowOptions) -> str:
-    """The texts that a mistake can be in."""
+    """Name of the user's SQL in error messages."""
     text_by_flag = {"--where": options.where, "--sort": options.sort}
     return " ".join(f"{name} {text!r}" for name, text in text_by_flag.items() if text is not None) or "show"
 
@@ -129,7 +129,7 @@ def _lay_out(index: Index, facts: dict[str, Any], line: bytes, task_fields: RowJ
 
 
 def as_json(shown: Shown) -> Shown:
-    """Make a rollout encodable: a line that is not JSON becomes a text."""
+    """Make a rollout JSON-encodable: a line that is not JSON becomes text."""
     try:
         msgspec.json.decode(shown.raw)
     except UNREADABLE:
@@ -139,13 +139,13 @@ def as_json(shown: Shown) -> Shown:
 
 
 class SeenLine(Struct, kw_only=True):
-    """One line of a file, whatever it holds."""
+    """One line of a file, valid or not."""
 
     file: str
     line: int
     offset: int
     reason: str | None
-    """Why it is no row, or what is odd about it."""
+    """Why it is not a row, or which irregularity it has."""
     data: bytes
 
 

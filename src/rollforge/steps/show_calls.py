@@ -1,4 +1,4 @@
-"""What recorded programs had asked and been answered in attempts that never became a rollout: killed, failed, or still running."""
+"""Recorded model calls of program attempts that did not become rollouts: killed, failed, or still running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollforge.store.find import find_runs
 
 
 class ShownAttempt(Struct, kw_only=True):
-    """One attempt, laid out: its sequences as a rollout's."""
+    """One attempt in readable form, with its sequences like those of a rollout."""
 
     task: int
     rollout: int
@@ -25,25 +25,25 @@ class ShownAttempt(Struct, kw_only=True):
     started: float
     calls: int
     failed_calls: list[str]
-    """Why calls failed, in order."""
+    """Reasons of failed calls, in order."""
     is_finished: bool
-    """Whether the rollout was finished, by this attempt or by another."""
+    """Whether the rollout was finished, by any attempt."""
     turns: list[Turn]
 
 
 class CallsOfRun(Struct, kw_only=True):
-    """The attempts that were asked for, and how many there are in all."""
+    """The selected attempts, and the total number."""
 
     attempts: list[ShownAttempt]
     unfinished: int
-    """Attempts at rollouts that have no row yet."""
+    """Number of attempts at rollouts without a row."""
     unfinished_calls: int
 
 
 def show_calls(
     runs: Sequence[str | Path], *, tasks: Sequence[int] = (), rollout: int | None = None, limit: int = 5
 ) -> CallsOfRun:
-    """The recorded attempts: of unfinished rollouts, or of the rollouts that are named."""
+    """The recorded attempts of unfinished or of selected rollouts."""
     files = [one for run in runs for one in _files(run)]
     paths = [path for run in files for path in _files_of_calls(run)]
     if not paths:
@@ -96,14 +96,14 @@ def show_calls(
 
 
 def _files_of_calls(run: RunFiles) -> list[Path]:
-    """The run's file of calls, those of further worker processes, and those of its shards."""
+    """The run's calls file, those of other worker processes, and those of its shards."""
     folder = run.calls.parent
     paths = [*folder.glob(f"{run.calls.stem}*.jsonl"), *(folder / "shards").glob("**/*_calls*.jsonl")]
     return sorted(path for path in paths if path.stat().st_size)
 
 
 def _files(run: str | Path) -> list[RunFiles]:
-    """The runs that a path means; a run of which nothing is finished has no rollouts file yet."""
+    """The runs that a path refers to; a run without finished rollouts has no rollouts file yet."""
     files = RunFiles(run)
     return [files] if files.calls.is_file() else find_runs(run)
 

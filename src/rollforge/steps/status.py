@@ -1,4 +1,4 @@
-"""How far a run is, from its files alone."""
+"""Progress of a run, determined from its files alone."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from rollforge.store.shards import ShardState, shard_states
 from rollforge.tasks import TaskFile
 
 FRESH_S = 15.0
-"""A running process rewrites its manifest every few seconds; an older one may be stuck."""
+"""A running process rewrites its manifest every few seconds; after this time without an update it may be stuck."""
 
 
 RunState = State | Literal["idle"]
-"""`idle`: some shards are finished, and nobody has begun the others."""
+"""`idle`: some shards are finished, and no process works on the others."""
 
 
 class ShardCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many shards there are, and in which state."""
+    """Numbers of shards by state."""
 
     count: int
     finished: int
     incomplete: int
-    """Ended with rollouts that failed for good."""
+    """Shards that ended with finally failed rollouts."""
     open: int
     stale: int
     owed: int
-    """Not begun, or left by their owner."""
+    """Shards not begun, or abandoned by their owner."""
     array: str
-    """Those to submit again (stale and owed) as Slurm writes an array."""
+    """Shards to submit again (stale and owed), in Slurm's array syntax."""
     listed: list[ShardState]
-    """Those that are not finished."""
+    """States of the unfinished shards."""
 
 
 class OpenBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A batch at the provider whose results are not all on disk."""
 
     name: str
-    """Our own name, also in its metadata at the provider."""
+    """rollforge's name of the batch, also stored in the provider's metadata."""
     id: str | None
-    """The provider's id; None before it is known."""
+    """The provider's id; None until it is known."""
     state: str
     """planned, uploaded, created (the provider works on it) or ended (results are being read)."""
     requests: int
@@ -63,7 +63,7 @@ class OpenBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run is."""
+    """Progress of a run."""
 
     run: str
     state: RunState
@@ -73,7 +73,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unjudged: int
     failed: dict[str, int]
     rate: float | None
-    """Rollouts per second; None when nothing is running."""
+    """Rollouts per second; None if nothing is running."""
     eta_s: float | None
     tokens_per_s: float | None
     reward: RunningReward | None
@@ -82,20 +82,20 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     slowest_s: float | None
     updated_s_ago: float
     is_stale: bool
-    """It should be running, but has not said so for a while."""
+    """Whether it should be running but has not updated its manifest for a while."""
     command: list[str]
     shards: ShardCounts | None = None
-    """None for a run in one file."""
+    """None for a single-file run."""
     cost: CostFacts | None = None
-    """What the run has cost; None when no price was given."""
+    """Cost of the run so far; None without a price."""
     goal: GoalProgress | None = None
-    """How far the goal is, as the last session recorded it; None without one."""
+    """Progress of the goal, as recorded by the last session; None without one."""
     batches: list[OpenBatch] = []
-    """Batches that are under way at the provider, oldest first."""
+    """Batches in progress at the provider, oldest first."""
     verifier_failures: dict[str, int] = {}
-    """The most frequent failures of the verifier: text and place, as it raised them."""
+    """The most frequent verifier failures, as raised: text and location."""
     causes: dict[str, int] = {}
-    """The most frequent messages of attempts that brought no rollout."""
+    """The most frequent messages of attempts without a rollout."""
 
     def _repr_html_(self) -> str:
         from rollforge.text_safety.markup import result, table
@@ -110,7 +110,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_status(run: str | Path) -> Status:
-    """The run's status. A process that died leaves `running` behind: that is `interrupted`."""
+    """The run's status. A `running` left behind by a dead process is reported as `interrupted`."""
     files = RunFiles(run)
     refuse_devices(files)
     manifest = read_manifest(files)
@@ -161,7 +161,7 @@ def read_status(run: str | Path) -> Status:
 
 
 def _other_command(path: Path) -> str:
-    """What to do with files that rollforge did not collect."""
+    """Next step for files that rollforge did not collect."""
     if path.is_file() and not holds_rollouts(path):
         tasks = shlex.quote(str(path))
         return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
@@ -169,7 +169,7 @@ def _other_command(path: Path) -> str:
 
 
 def open_batches(files: RunFiles) -> list[OpenBatch]:
-    """The batches whose results are not all on disk."""
+    """Batches whose results are not all on disk."""
     if not files.batches.exists():
         return []
     now = time.time()
@@ -187,12 +187,12 @@ def open_batches(files: RunFiles) -> list[OpenBatch]:
 
 
 def _is_counted(files: RunFiles, manifest: Manifest) -> bool:
-    """Whether the manifest counts every line on disk: then no text has to be read."""
+    """Whether the manifest's counts cover every line on disk, so that no text must be read."""
     return bool(manifest.counted) and manifest.counted == counted_bytes(files)
 
 
 def _recount(files: RunFiles, manifest: Manifest) -> None:
-    """The manifest may be seconds behind the files when the process was killed: count what is on disk."""
+    """Count what is on disk, because the manifest of a killed process may lag seconds behind."""
     if manifest.cost is not None:
         manifest.cost = recounted(files, manifest.cost, manifest.config.get("price_per_hour"))
     if not files.tasks.exists():
@@ -209,7 +209,7 @@ def _recount(files: RunFiles, manifest: Manifest) -> None:
 
 
 def _of_shards(run: str, files: RunFiles, manifest: Manifest) -> Status:
-    """The status of a run of shards, from the shards alone; what nobody counts there comes from the driver's manifest."""
+    """Status of a sharded run from its shards; facts that shards lack come from the driver's manifest."""
     storage = DiskStorage(files.shards)
     plan = read_plan(storage)
     assert plan is not None, files.shards
@@ -273,7 +273,7 @@ def _cost_of_shards(files: RunFiles, manifest: Manifest) -> CostFacts | None:
 
 
 def _rate_of(states: list[ShardState]) -> float | None:
-    """Rollouts per second of all processes: several open shards of one process report the rate of that process."""
+    """Rollouts per second over all processes; several open shards of one process report its rate only once."""
     by_process = {
         (one.owner.host, one.owner.pid): one.rate
         for one in states
@@ -283,7 +283,7 @@ def _rate_of(states: list[ShardState]) -> float | None:
 
 
 def owed_shards(run: str | Path) -> ShardCounts:
-    """The shards to submit again.
+    """Shards to submit again.
 
     Raises:
         UsageError: the run has no shards.

@@ -1,4 +1,4 @@
-"""Tests a verifier on cases that its author wrote beside it: full reward, zero reward, malformed rows, determinism."""
+"""Tests a verifier on its author's cases: full reward, zero reward, malformed rows, determinism."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class VerifierCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     task: JsonObject = {}
     """The task row."""
     answer: str | None = None
-    """The answer's text; a whole `response` may be given instead."""
+    """The answer's text; alternatively a whole `response`."""
     response: JsonObject | None = None
     request: JsonObject | None = None
-    """NeMo Gym's spelling: the task row with its `response` inside."""
+    """Alternative in NeMo Gym's form: the task row with its `response` inside."""
     expected_reward: float | None = None
-    """1 for full_reward and 0 for zero_reward, unless given."""
+    """By default 1 for full_reward and 0 for zero_reward."""
     expected_error: str | None = None
-    """For a malformed case: part of the message; any failure or "cannot judge" passes without it."""
+    """For a malformed case: part of the error message. Without it, any failure or verdict without reward passes."""
 
     def material(self) -> tuple[Task, Response]:
-        """The task and the response to judge."""
+        """Task and response to judge."""
         if self.request is not None:
             row = {key: value for key, value in self.request.items() if key != "response"}
             return Task(row), Response(self.request.get("response") or {})
@@ -50,24 +50,24 @@ class VerifierCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one case went."""
+    """Result of one case."""
 
     name: str
     kind: CaseKind
     ok: bool
     text: str
-    """What was expected and what came, when they differ."""
+    """Expected and actual result, if they differ."""
 
 
 class CasesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How all cases went."""
+    """Results of all cases."""
 
     verifier: str
     fingerprint: str
     cases: str
     results: list[CaseResult]
     missing: list[CaseKind]
-    """Kinds of cases that the file does not have."""
+    """Kinds of cases that the file lacks."""
 
     @property
     def ok(self) -> bool:
@@ -76,21 +76,21 @@ class CasesReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which verifier to test, and on which cases."""
+    """Verifier and cases to test."""
 
     verifier: str
     cases: str | Path | None = None
-    """None takes the file beside the verifier."""
+    """None means the cases file beside the verifier."""
     options: JsonObject = {}
     mode: Mode | None = None
     repeats: int = 5
-    """Calls of a determinism case."""
+    """Number of calls per determinism case."""
     workers: Workers = 1
     timeout: float = 60.0
 
 
 async def run_cases(options: CaseOptions) -> CasesReport:
-    """Call the verifier on every case."""
+    """Run the verifier on every case."""
     verifier = load_verifier(options.verifier, options.options, options.mode)
     if verifier.is_group:
         raise UsageError(
@@ -120,7 +120,7 @@ async def run_cases(options: CaseOptions) -> CasesReport:
 
 
 def cases_beside(verifier: str) -> Path:
-    """`my_verifier_cases.jsonl` beside `my_verifier.py`."""
+    """Path of `my_verifier_cases.jsonl` beside `my_verifier.py`."""
     path = Path(verifier.partition(":")[0])
     if path.suffix != ".py":
         raise UsageError(f"which cases for {verifier}?", hint="--cases FILE")
@@ -133,7 +133,7 @@ def cases_beside(verifier: str) -> Path:
 
 
 def read_cases(path: Path) -> Iterator[VerifierCase]:
-    """The cases of a file; raises `DataError` with the line of the first bad one."""
+    """The cases of a file; raises `DataError` with the line of the first invalid one."""
     if not path.exists():
         raise UsageError(
             f"{path}: no such file", hint="give a file of cases, one JSON object per line: --cases FILE"
@@ -164,7 +164,7 @@ async def _run(judge: RunningJudge, case: VerifierCase, repeats: int) -> CaseRes
 
 
 def _problem(case: VerifierCase, outcomes: list[Any]) -> str:
-    """What is wrong with the outcomes; empty when nothing is."""
+    """Difference between expected and actual outcomes; empty if there is none."""
     first = outcomes[0]
     if case.kind == "malformed":
         if isinstance(first, Failure):

@@ -1,7 +1,7 @@
 """A run's files: names, durable appends, the lock, the ledger of what is owed, the manifest.
 
 Rules of the data: a line is appended whole and acknowledged only after it is on disk; a torn last line is cut before the first
-append; what is owed is known by key, whatever order the lines are in; one writer at a time.
+append; owed rollouts are determined by key, independent of line order; only one process writes.
 """
 
 from importlib import import_module
@@ -48,7 +48,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a submodule on first use: readers need only file names, and writing imports asyncio."""
+    """Import a submodule on first use: readers only need file names, while writing imports asyncio."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rollforge.store.{_MODULE_OF[name]}"), name)

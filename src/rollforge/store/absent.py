@@ -1,6 +1,6 @@
-"""Files whose bytes are elsewhere: a placeholder of the right size is here, and byte ranges are fetched when they are asked for.
+"""Files whose bytes are elsewhere: a local placeholder has the right size, and byte ranges are fetched on demand.
 
-Only readers that go through an index may open such a run; the index says where each line is.
+Such a run can only be read through its index, which contains the offset of each line.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class AbsentText(Protocol):
-    """The bytes of a file that is not here."""
+    """The remote bytes of a placeholder file."""
 
     def read_spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """The bytes at each (offset, length), in the order asked."""
+        """The bytes at each (offset, length), in the given order."""
         ...
 
 
@@ -22,10 +22,10 @@ _texts: dict[Path, AbsentText] = {}
 
 
 def register(path: Path, text: AbsentText) -> None:
-    """Read the bytes of `path` from `text` for the rest of this process's life."""
+    """Read the bytes of `path` from `text` until the process ends."""
     _texts[path.absolute()] = text
 
 
 def absent_text(path: Path) -> AbsentText | None:
-    """Where the bytes of a file are; None for a file that is here."""
+    """The remote bytes of a file; None for an ordinary file."""
     return _texts.get(path.absolute()) if _texts else None

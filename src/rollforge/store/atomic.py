@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and survive power loss: atomic replace, sync, private modes.
+"""Atomic and durable file replacement: new files appear complete or not at all, and survive power loss.
 
-Every file rollforge replaces goes through `replacing` or `write_atomically`. New files get the mode that the umask asks for
-(0600 under 077). A symbolic link in the place of a run's file is never followed for writing.
+Every file rollforge replaces goes through `replacing` or `write_atomically`. New files get the mode of the umask (0600 under
+077). Symbolic links are never followed for writing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def replacing(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` when the block ends without an exception.
+    """Open a temporary file that replaces `path` if the block ends without an exception.
 
     A reader sees the old bytes or the new, never a mixture. On an exception the old file stays and the temporary one is removed.
 
     Args:
-        syncs: Wait until the new file and its name are on disk; only a cache that may be lost does without.
+        syncs: Wait until the new file and its name are on disk; False only for caches, which may be lost.
     """
     make_directory(path.parent)
     file = new_file(path.parent, prefix=f".{path.name}.")
@@ -50,13 +50,13 @@ def replacing(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file as a whole; secrets in it are masked."""
+    """Replace a small file atomically; secrets in it are masked."""
     with replacing(path) as file:
         file.write(outgoing_bytes(data))
 
 
 def new_file(folder: Path, *, prefix: str) -> BinaryIO:
-    """Create a file under a random name, open for reading and writing; the umask decides who may read it."""
+    """Create a file with a random name, open for reading and writing, with the mode of the umask."""
     while True:
         name = folder / f"{prefix}{secrets.token_hex(4)}"
         with contextlib.suppress(FileExistsError):
@@ -69,7 +69,7 @@ def open_for_writing(path: Path, flags: int) -> int:
     """Open a run's file for writing, created if it is missing; a symbolic link is refused.
 
     Raises:
-        UsageError: `path` is a symbolic link. Its target may be anybody's file.
+        UsageError: `path` is a symbolic link. Its target could be a foreign file.
     """
     try:
         return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -98,7 +98,7 @@ def _linked(path: Path) -> UsageError:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents, each durable: a synced file in a directory that is lost is lost too."""
+    """Make a directory and its parents durable: a synced file is lost if its directory is."""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -109,7 +109,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_file(handle: int) -> None:
-    """Wait until the bytes of an open file are on the disk itself."""
+    """Wait until the bytes of an open file are on the physical disk."""
     if sys.platform == "darwin":  # pragma: no cover  (fsync there leaves the bytes in the drive's cache)
         try:
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
@@ -120,7 +120,7 @@ def sync_file(handle: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a new name in a directory survive power loss."""
+    """Sync a directory, so that new names in it survive power loss."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""`rollouts_batches.jsonl`: the batches of a run, each step of each durable before the next one is taken.
+"""`rollouts_batches.jsonl`: the batches of a run; every step of a batch is durable before the next one begins.
 
 A batch is `planned` with all its requests before a byte is uploaded, `created` before it is polled, `ended` with the ids of its
 results, and `settled` when every result is a rollout or a failure on disk. A batch that the provider refused is `dropped`: its
@@ -38,11 +38,11 @@ class BatchEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requests: int = 0
     url: str = ""
     groups: list[BatchGroup] = []
-    """What was asked for; with `planned`."""
+    """Requested samples; only with `planned`."""
     file_id: str | None = None
     batch_id: str | None = None
     status: str | None = None
-    """How it ended, in the provider's words."""
+    """Final status in the provider's terms."""
     output_file_id: str | None = None
     error_file_id: str | None = None
     reason: str | None = None
@@ -50,7 +50,7 @@ class BatchEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class SentBatch:
-    """A batch, as far as its lines tell."""
+    """State of a batch according to its lines."""
 
     name: str
     step: Step = "planned"
@@ -60,7 +60,7 @@ class SentBatch:
     file_id: str | None = None
     batch_id: str | None = None
     planned_at: float = 0.0
-    """Seconds since the epoch."""
+    """Unix time in seconds."""
     done: int = 0
     """Requests that the provider has worked on, for the display."""
     unreadable: int = 0
@@ -68,10 +68,11 @@ class SentBatch:
 
     @property
     def is_open(self) -> bool:
+        """Whether the batch was neither settled nor dropped."""
         return self.step not in ("settled", "dropped")
 
     def take(self, event: BatchEvent) -> None:
-        """Apply a line."""
+        """Apply a line to the state."""
         self.step = event.step
         if event.step == "planned":
             self.requests, self.url, self.groups = event.requests, event.url, event.groups
@@ -83,7 +84,7 @@ class SentBatch:
 
 
 def read_batches(path: Path) -> dict[str, SentBatch]:
-    """The batches of a run by name, in the order in which they were planned."""
+    """The batches of a run by name, in planning order."""
     decode = json_decoder(BatchEvent).decode
     batches: dict[str, SentBatch] = {}
     for line in lines_of(path):

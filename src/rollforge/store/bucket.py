@@ -1,8 +1,8 @@
 """Runs, task files and datasets in object storage (`s3://`, `gs://`, `az://`), through local working copies.
 
-The bucket holds the truth. A file that grows (rollouts, failures, verdicts) is a series of immutable objects under `NAME.parts/`,
-each created once; a line counts only when its object exists. Every other file is one object. A command works on a copy in the
-user's cache folder: it is brought up to date first, and what the command writes goes to the bucket as it is written.
+The bucket is authoritative. A growing file (rollouts, failures, verdicts) is a series of immutable objects under `NAME.parts/`,
+each created once; a line counts only once its object exists. Every other file is one object. A command works on a copy in the
+user's cache folder, which is updated first; its writes are uploaded immediately.
 
 A store that ignores conditional writes is refused before anything is sent.
 """
@@ -42,44 +42,44 @@ logger = logging.getLogger(__name__)
 
 LOCK = "driver.lock"
 STALE_S = 60.0
-"""A lock that nobody renewed for so long belongs to a dead process."""
+"""A lock that was not renewed for this time belongs to a dead process."""
 RENEW_S = 10.0
 LOCAL_ONLY = (".lock",)
 GROWING = ("rollouts.jsonl", "_failures.jsonl", "_verdicts.jsonl", "_calls.jsonl", "_batches.jsonl")
-"""Files that reach the bucket line by line, never as a whole."""
+"""Files that are uploaded line by line, never as a whole."""
 FILES = (".jsonl", ".json", ".gz", ".zst", ".parquet", ".html", ".csv", ".txt", ".md")
-"""Endings of addresses that name a file, also one that is not there yet."""
+"""Suffixes of addresses that name a file, even one that does not exist yet."""
 DATED = (".beat", ".owner")
-"""Files whose age says whether a process lives."""
+"""Files whose age shows whether a process is alive."""
 SHARDS, PLAN = "shards/", "shards/plan.json"
 
 
 class _Pulled(msgspec.Struct):
-    """What a working copy was made of: object → its tag."""
+    """Objects from which a working copy was made → their tags."""
 
     tags: dict[str, str] = {}
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """What a growing file of the copy was made of."""
+    """Objects from which a growing file of the copy was made."""
 
     parts: int
     size: int
     tag: str
-    """The tag of the last part: the objects of another run under the same name have others."""
+    """Tag of the last part; objects of another run with the same name have different tags."""
 
 
 class WorkingCopy:
-    """A folder (or one file) of a bucket, on this machine."""
+    """A local copy of a folder (or one file) of a bucket."""
 
     variant = ""
-    """Copies of different kinds have folders of their own."""
+    """Kind of copy; each kind has a separate folder."""
 
     def __init__(self, url: str, *, beginning: str = "") -> None:
-        """A copy of what `url` names.
+        """A copy of the folder or file at `url`.
 
         Args:
-            beginning: Only objects whose names begin so are of the run: several runs may share a folder.
+            beginning: Name prefix of the run's objects, since several runs may share a folder.
         """
         self.objects = ObjectFolder(url)
         self._beginning = beginning
@@ -90,22 +90,22 @@ class WorkingCopy:
         digest += self.variant
         self.folder = _cache_folder() / digest / name
         self._marks = _cache_folder() / digest / ".marks"
-        """What the copy was made of; beside the folder, because a dataset's folder holds nothing else."""
+        """File that records the copy's source objects; it is beside the folder, because a dataset's folder contains nothing else."""
         self._next_part: dict[str, int] = {}
         self._last_tag = ""
         self._lock = LOCK if beginning in ("", "rollouts") else f"{beginning}_{LOCK}"
         self._lock_tag: str | None = None
         self._is_locked = False
         self.listed: dict[str, Listed] = {}
-        """The objects as the last look at the bucket showed them."""
+        """The objects of the bucket in the last listing."""
 
     # -- from the bucket ----------------------------------------------------------------------------------------------
 
     def pull(self, *, shards: bool = True) -> Path:
-        """Bring the copy up to date; returns the local path: of a file where the address names an object, else of a folder.
+        """Update the copy; returns its local path: a file if the address names an object, else a folder.
 
         Args:
-            shards: False leaves out all that grows: a process that collects shards reads those from the bucket itself.
+            shards: False omits growing files, which a process that collects shards reads from the bucket directly.
         """
         if not self._beginning and self.objects.has_object_of_its_own():
             return self._pull_file()
@@ -148,12 +148,12 @@ class WorkingCopy:
         self._keep(new)
 
     def look(self) -> dict[str, Listed]:
-        """List the objects."""
+        """List the objects of the bucket."""
         self.listed = {one.name: one for one in self.objects.walk() if self._is_ours(one.name)}
         return self.listed
 
     def objects_of(self, path: Path) -> list[str]:
-        """The objects that hold a file, in order, by the last look; none when it is not in the bucket."""
+        """Objects of a file, in order, from the last listing; none if the file is not in the bucket."""
         name = self._name(path)
         if name in self.listed:
             return [name]
@@ -162,7 +162,7 @@ class WorkingCopy:
         return reading_order(pieces)[0] if pieces else []
 
     def source(self, path: Path) -> str | None:
-        """The identity of the objects that a file of the copy was made of; None unless it holds exactly their bytes."""
+        """Identity of the objects from which a file of the copy was made; None unless it has exactly their bytes."""
         objects = self.objects_of(path)
         if not objects:
             return None
@@ -176,7 +176,7 @@ class WorkingCopy:
         return source_of(objects, {objects[-1]: tag}) if is_same else None
 
     def leaves_out(self, name: str, objects: list[str]) -> bool:
-        """Whether a file that was not downloaded yet need not be."""
+        """Whether a file that was not downloaded yet can be omitted."""
         return False
 
     def _is_ours(self, name: str) -> bool:
@@ -197,13 +197,13 @@ class WorkingCopy:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """One process of this machine at a time changes the copy."""
+        """Hold a local lock, so that only one process of this machine changes the copy."""
         with (self._marks / "pull.lock").open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _join(self, name: str, pieces: list[str], new: _Pulled) -> None:
-        """Make a growing file of its objects; new ones are appended when the earlier ones are those it was made of."""
+        """Build a growing file from its objects; if the earlier ones are unchanged, only new ones are appended."""
         target = self.folder / name
         order, count = reading_order(pieces)
         self._next_part[name] = count + 1
@@ -231,7 +231,7 @@ class WorkingCopy:
             yield from blocks_of(data)
 
     def _drop_missing(self, old: _Pulled, new: _Pulled, joined: set[str]) -> None:
-        """Remove files of the copy that are no longer in the bucket, and growing files that never reached it."""
+        """Remove files that are no longer in the bucket, and growing files that were never uploaded."""
         for name in old.tags:
             if name not in new.tags and not is_piece(name):
                 (self.folder / name).unlink(missing_ok=True)
@@ -242,7 +242,7 @@ class WorkingCopy:
                 path.unlink(missing_ok=True)
 
     def _download(self, one: Listed) -> tuple[str, str]:
-        """Fetch an object; returns its name and the digest of its bytes."""
+        """Download an object; returns its name and the digest of its bytes."""
         path = self.folder / one.name
         make_directory(path.parent)
         digest = xxhash.xxh3_128()
@@ -253,7 +253,7 @@ class WorkingCopy:
         return one.name, digest.hexdigest()
 
     def _date(self, listed: list[Listed]) -> None:
-        """Give files the age that they have by the store's clock: it says whether their writer lives."""
+        """Set file times to the store's times, which show whether a writer is alive."""
         if not listed:
             return
         try:
@@ -267,7 +267,7 @@ class WorkingCopy:
     # -- to the bucket ------------------------------------------------------------------------------------------------
 
     def append(self, path: Path, data: bytes) -> None:
-        """Make lines of a growing file durable in the bucket: one new object, created once."""
+        """Make lines of a growing file durable in the bucket, as one new object."""
         name = self._name(path)
         number = self._next_part.get(name, 1)
         tag = self.objects.create(piece_name(name, number), pack(data))
@@ -277,26 +277,26 @@ class WorkingCopy:
         self._next_part[name] = number + 1
 
     def recorded(self, path: Path, size: int) -> None:
-        """Note how long a growing file is whose lines are all in the bucket."""
+        """Record the size of a growing file whose lines are all in the bucket."""
         name = self._name(path)
         self._write_mark(name, _Made(parts=self._next_part[name] - 1, size=size, tag=self._last_tag))
 
     def replace(self, path: Path) -> None:
-        """Send a file that was replaced as a whole."""
+        """Upload a file that was replaced."""
         self.objects.put(self._name(path), path)
 
     def remove(self, folder: Path) -> None:
-        """Remove the objects of a folder that is no longer needed."""
+        """Remove the objects of an unneeded folder."""
         names = [one.name for one in self.objects.walk(self._name(folder))]
         if names:
             self.objects.delete(*names)
 
     def refresh(self) -> None:
-        """Bring the copy up to date with what other processes wrote."""
+        """Update the copy with writes of other processes."""
         self.pull()
 
     def push(self) -> int:
-        """Send every file of the copy that the bucket does not have; manifests last. Returns how many were sent."""
+        """Upload all files that the bucket lacks, manifests last; returns their number."""
         old = self._read_pulled()
         growing = {file_of(name) for name in old.tags if is_piece(name)} | set(self._next_part)
         files = [
@@ -326,7 +326,7 @@ class WorkingCopy:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the run for writing: with all that others wrote before, and all that was written here sent in the end."""
+        """Hold the run for writing: others' writes are downloaded first, and everything written here is uploaded at the end."""
         if self._is_locked:
             yield
             return
@@ -339,7 +339,7 @@ class WorkingCopy:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers away: an object created once, renewed every few seconds, stolen from the dead."""
+        """Exclude other writers: the lock is a create-only object, renewed every few seconds and taken over from dead processes."""
         self._take_lock()
         self._is_locked = True
         ended = threading.Event()
@@ -372,7 +372,9 @@ class WorkingCopy:
             raise UsageError(f"another process has begun to write to {self.url}", hint="wait for it")
 
     def _renew(self, ended: threading.Event) -> None:
-        """Renew the lock as long as it is ours. Objects guard the data; the lock only keeps a second writer from starting."""
+        """Renew the lock while it is ours. Data is protected by create-only objects; the lock only prevents a second writer from
+        starting.
+        """
         while not ended.wait(RENEW_S):
             try:
                 assert self._lock_tag is not None
@@ -416,7 +418,7 @@ class WorkingCopy:
 
 
 def split_run(url: str) -> tuple[str, str]:
-    """The folder and the name of a file, such as a run's rollouts; an empty name for an address that names no file."""
+    """Folder and file name of an address, such as a run's rollouts; the name is empty if the address names no file."""
     folder, _, name = url.rstrip("/").rpartition("/")
     if name.endswith(FILES) and not folder.endswith(":/"):
         return folder, name
@@ -436,7 +438,7 @@ def _digest(path: Path) -> str:
 def run_copy(
     url: str, *, writes: bool, labels: bool = False, locks: bool = True, whole: bool = True
 ) -> Iterator[Path]:
-    """A local path for a run in a bucket, whose address names its folder or its rollouts file; as `working_copy`."""
+    """Local path of a run in a bucket, by the address of its folder or rollouts file; arguments as in `working_copy`."""
     folder, name = split_run(url)
     beginning = file_stem(Path(name)) if name else ""
     with working_copy(
@@ -455,13 +457,12 @@ def working_copy(
     whole: bool = True,
     beginning: str = "",
 ) -> Iterator[Path]:
-    """A local path for something in a bucket; with `writes`, what is written there goes to the bucket too.
+    """Local path of a file or folder in a bucket; with `writes`, local writes are uploaded.
 
     Args:
-        whole: False leaves out all that grows, until the step takes the lock.
-        labels: only labels are written, which needs no lock: a run can be labelled while it is collected.
-        beginning: Only objects whose names begin so are of the run: several runs may share a folder.
-        locks: False leaves the lock to the step: shards of a run are collected by many processes at once.
+        whole: False omits growing files until the step takes the lock. labels: Only labels are written, which needs no lock, so a
+            run can be labelled while it is collected. beginning: Name prefix of the run's objects, since several runs may share a
+            folder. locks: False leaves locking to the step, because many processes may collect shards of a run.
 
     Raises:
         UsageError: the store cannot be reached, ignores conditional writes, or another process writes there.
@@ -486,12 +487,12 @@ def working_copy(
 
 
 def _is_of_an_index(name: str) -> bool:
-    """Whether an object belongs to an index, which has its own way here."""
+    """Whether an object belongs to an index; indexes are transferred separately."""
     return name.startswith("index/") or any(part.endswith("_index") for part in name.split("/")[:-1])
 
 
 def _is_local(path: Path, folder: Path) -> bool:
-    """Files that belong to this machine alone: locks, marks, temporary files, the index, verdicts that are not joined yet."""
+    """Whether a file is local to this machine: locks, marks, temporary files, the index, unjoined verdicts."""
     relative = path.relative_to(folder)
     return (
         _is_of_an_index(relative.as_posix())

@@ -1,7 +1,7 @@
 """The shards of a run in a bucket: ownership by create-only objects, lines as immutable objects that count from their creation.
 
-A host that takes a shard over needs nothing but the bucket: it reads what the epoch before left, object by object. Nothing of a
-shard is kept on this machine's disk.
+A host that takes over a shard needs only the bucket: it reads the objects of earlier epochs. Shards have no files on the local
+disk.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from rollforge.store.object_file import ObjectFile
 
 CLOCK_S = 300.0
-"""How long an answer of the store's clock is used; clocks drift apart by milliseconds in that time."""
+"""How long a reading of the store's clock is used; in that time clocks drift apart only by milliseconds."""
 FEW_TRIES = 3
-"""For heartbeats and reads of them: the next one follows in a second, and a retry blocks a thread."""
+"""Tries for heartbeats: the next one follows in a second, and a retry would block a thread."""
 
 
 def storage_of(shards: Path) -> ShardStorage:
-    """Where the shards of a run are collected: their folder on disk, or in the bucket that it is a working copy of."""
+    """Storage of a run's shards: its folder on disk, or the bucket of which that folder is a working copy."""
     url = address_of(shards.parent)
     return DiskStorage(shards) if url is None else BucketStorage(ObjectFolder(url), shards.name, shards)
 
 
 class BucketStorage:
-    """The folder of a run's shards in a bucket."""
+    """The shards folder of a run in a bucket."""
 
     def __init__(self, objects: ObjectFolder, folder: str, shown: Path) -> None:
         self._objects = objects
         self._folder = folder
         self._shown = shown
-        """How messages name the folder."""
+        """Name of the folder in messages."""
         self._known: dict[str, bytes] = {}
-        """Records that never change."""
+        """Cache of immutable records."""
         self._written: dict[str, ObjectFile] = {}
-        """Files of epochs that this process owns: it knows what counts of them."""
+        """Files of epochs that this process owns, whose valid contents it knows."""
         self._clock: tuple[datetime, float] | None = None
 
     def create(self, name: str, data: bytes) -> bool:
@@ -81,7 +81,7 @@ class BucketStorage:
         return file
 
     def counted(self, name: str) -> Counted | None:
-        """What this process wrote, from memory; of another process's file, the pieces that exist now."""
+        """Valid bytes: for this process's own files from memory, else the pieces that exist now."""
         file = self._written.get(name)
         if file is not None and file.is_certain:
             file.condense()

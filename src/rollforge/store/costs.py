@@ -1,7 +1,7 @@
-"""What a run has cost, as a function of its rows, failures and later verdicts on disk.
+"""Cost of a run, computed from its rows, failures and later verdicts on disk.
 
-Amounts are summed as whole units of the last decimal of a cost, so that neither the order of lines nor a resume changes a
-sum. Every line counts, repeated ones too: each was paid. A cost that nobody knows is counted apart and never taken for 0.
+Amounts are summed as integer multiples of the last decimal, so sums do not depend on line order or resumes. Duplicate lines are
+included, because each was paid. Unknown costs are counted separately, never as 0.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ UNITS = 10**12
 
 
 JUDGE_COST = b'"judge_cost":'
-"""Marks a line of the verdicts file whose judge was paid."""
+"""Bytes that mark a line of the verdicts file with a judge's cost."""
 
 
 class CostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has cost so far, in US dollars; null where no cost is known."""
+    """Cost of a run so far, in US dollars; null if unknown."""
 
     total: float | None = None
-    """Rollouts, failures, judges and hours together, as far as they are known."""
+    """Known costs of rollouts, failures, judges and hours."""
     rollouts: float | None = None
     failures: float | None = None
-    """Failed attempts that were paid for."""
+    """Cost of failed attempts."""
     judges: float | None = None
-    """Calls of judge models; null without judges, or when their price is not known."""
+    """Cost of judge models; null without judges, or if their price is unknown."""
     hours: float | None = None
-    """The time in which anything was in flight, at --price-per-hour."""
+    """Time with a rollout in flight, at --price-per-hour."""
     unknown_rollouts: int = 0
-    """Rollouts whose cost is not known: the server did not count their tokens, or the price is not known."""
+    """Number of rollouts with unknown cost: the server did not count tokens, or the price is unknown."""
     unknown_failures: int = 0
-    """Failed attempts that may have been paid for, nobody knows how much."""
+    """Number of failed attempts that may have been paid for, with unknown cost."""
     unknown_judges: int = 0
-    """Verdicts of judge models whose cost is not known."""
+    """Number of judge verdicts with unknown cost."""
     price: str | None = None
-    """The price of the model that rollouts are from; null when it is not known."""
+    """Price of the rollouts' model; null if unknown."""
     judge_price: str | None = None
 
 
@@ -52,11 +52,11 @@ class CostTally:
 
     def __init__(self) -> None:
         self.rollouts = self.failures = self.judges = 0
-        """Units."""
+        """Sum for rollouts, in units."""
         self.priced_rollouts = self.priced_judges = 0
         self.unknown_rollouts = self.unknown_failures = self.unknown_judges = 0
         self.spans: list[tuple[float, float]] = []
-        """When rollouts were in flight, as joined intervals."""
+        """Times with rollouts in flight, as merged intervals."""
 
     @property
     def units(self) -> int:
@@ -64,7 +64,7 @@ class CostTally:
 
     @property
     def dollars(self) -> float:
-        """All known costs together."""
+        """Sum of all known costs."""
         return self.units / UNITS
 
     def add_rollout(self, cost: float | None) -> None:
@@ -83,7 +83,7 @@ class CostTally:
             self.failures += to_units(cost)
 
     def add_judge(self, cost: float | None) -> None:
-        """Count the judge's part of one verdict."""
+        """Count the judge's cost of one verdict."""
         if cost is None or not 0 <= cost < MOST_COST:
             self.unknown_judges += 1
         else:
@@ -98,7 +98,7 @@ class CostTally:
         price_per_hour: float | None = None,
         more_s: float = 0.0,
     ) -> CostFacts:
-        """For the manifest and the display; `more_s` are seconds in flight that no line tells of yet."""
+        """Costs for the manifest and the display; `more_s` are seconds in flight not yet recorded in lines."""
         hours = None if price_per_hour is None else (self.active_s + more_s) / 3600 * price_per_hour
         is_known = bool(self.priced_rollouts or self.priced_judges) or hours is not None
         return CostFacts(
@@ -116,7 +116,7 @@ class CostTally:
 
     @property
     def active_s(self) -> float:
-        """Seconds in which at least one rollout was in flight."""
+        """Seconds with at least one rollout in flight."""
         return sum(end - begin for begin, end in self.spans)
 
 
@@ -136,7 +136,7 @@ _decode_own = msgspec.json.Decoder(_Own).decode
 
 
 def read_costs(files: RunFiles) -> CostTally:
-    """The costs of all rows, failures and later verdicts of a run; rows from before it had a price count as unknown."""
+    """Costs of all rows, failures and later verdicts of a run; rows from before it had a price count as unknown."""
     tally = CostTally()
     spans: list[tuple[float, float]] = []
     parts = parts_of(files)
@@ -156,7 +156,7 @@ def read_costs(files: RunFiles) -> CostTally:
 
 
 def read_verdict_costs(files: RunFiles) -> CostTally:
-    """The costs of judges in later verdicts alone."""
+    """Judge costs of later verdicts only."""
     tally = CostTally()
     for own in _later_verdicts(parts_of(files).verdicts):
         _add_judge(tally, own)
@@ -164,7 +164,7 @@ def read_verdict_costs(files: RunFiles) -> CostTally:
 
 
 def counted_bytes(files: RunFiles) -> dict[str, int]:
-    """How long the files behind the counts and costs of a run are now: while they stay so long, a total stays exact."""
+    """Current sizes of the files behind a run's counts and costs; totals are exact while the sizes are unchanged."""
     parts = parts_of(files)
     tasks = {"tasks": files.tasks.stat().st_size} if files.tasks.exists() else {}
     return tasks | {
@@ -178,7 +178,7 @@ def counted_bytes(files: RunFiles) -> dict[str, int]:
 
 
 def recounted(files: RunFiles, recorded_cost: CostFacts, price_per_hour: object = None) -> CostFacts:
-    """What the files say a run cost, under the prices that its manifest names."""
+    """Costs of a run according to its files, with the manifest's prices."""
     hourly = price_per_hour if isinstance(price_per_hour, int | float) else None
     return read_costs(files).facts(
         price=recorded_cost.price, judge_price=recorded_cost.judge_price, price_per_hour=hourly
@@ -186,7 +186,7 @@ def recounted(files: RunFiles, recorded_cost: CostFacts, price_per_hour: object 
 
 
 def dollars(amount: float | None) -> str:
-    """An amount as people write it: cents, and more decimals for small ones; `unknown` for None."""
+    """Format an amount in dollars: cents, and more decimals if small; `unknown` for None."""
     if amount is None:
         return "unknown"
     if amount == 0 or amount >= 1:
@@ -195,7 +195,7 @@ def dollars(amount: float | None) -> str:
 
 
 def cost_text(cost: CostFacts) -> str:
-    """One line: the total, its parts, and what is not known."""
+    """One line with the total, its parts, and unknown costs."""
     parts = [dollars(cost.total)]
     shown = (("failed attempts", cost.failures), ("judges", cost.judges), ("hours", cost.hours))
     parts += [f"{dollars(amount)} of it {name}" for name, amount in shown if amount]
@@ -212,11 +212,11 @@ def cost_text(cost: CostFacts) -> str:
 
 
 MOST_COST = 1e9
-"""Dollars of one rollout or verdict: a file that says more, or less than nothing, does not know."""
+"""Largest plausible cost of one rollout or verdict in dollars; a larger or negative one counts as unknown."""
 
 
 def to_units(cost: float) -> int:
-    """A cost in dollars as whole units."""
+    """Convert a cost in dollars to integer units."""
     return round(cost * UNITS)
 
 
@@ -234,7 +234,7 @@ def _add_span(spans: list[tuple[float, float]], own: _Own) -> None:
 
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of intervals, as disjoint intervals in order."""
+    """The union of intervals, as sorted disjoint intervals."""
     joined: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:
@@ -245,7 +245,7 @@ def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _later_verdicts(parts: Iterable[RunPart]) -> Iterator[_Own]:
-    """The lines of a verdicts file that tell a judge's cost: most runs have none, and their lines are not parsed."""
+    """Lines of a verdicts file with a judge's cost, found without parsing; most runs have none."""
     for line in chain.from_iterable(part.all_lines() for part in parts):
         if JUDGE_COST not in line:
             continue

@@ -1,6 +1,7 @@
-"""The SHA-256 of a file, remembered beside its index for as long as the file is unchanged.
+"""The SHA-256 of a file, cached beside its index while the file is unchanged.
 
-Hashing a gigabyte takes about a second. `Digests` does it in a thread while other work goes on; hashlib releases the interpreter lock.
+Hashing a gigabyte takes about a second. `Digests` computes it in a thread in parallel with other work; hashlib releases the
+interpreter lock.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from rollforge.store.atomic import replacing
 from rollforge.store.reading import UNREADABLE
 
 STEP = 1 << 20
-"""Bytes hashed at a time."""
+"""Bytes hashed per step."""
 
 
 _LOCKS: dict[Path, Lock] = {}
-"""One per file: callers wait for a digest that is being computed."""
+"""One lock per file: callers wait for a digest that is being computed."""
 
 
 class _Remembered(msgspec.Struct):
-    """A digest and the file that it is of."""
+    """A cached digest and the identity of its file."""
 
     file: str
     sha256: str
 
 
 class _Stopped(Exception):
-    """Nobody needs the digest any more."""
+    """Raised when a digest is no longer needed."""
 
 
 class Digests:
-    """Digests taken in a thread beside other work. Use it in a `with` statement."""
+    """Computes digests in a background thread; a context manager."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "rollforge-digest")
@@ -54,12 +55,12 @@ class Digests:
         self._pool.shutdown(wait=True, cancel_futures=failed is not None)
 
     def begin(self, files: Iterable[tuple[Path, Path | None]]) -> None:
-        """Take the digests of files; each comes with the folder that remembers its digest."""
+        """Start computing digests; each file comes with the folder that caches its digest."""
         self._pending += [self._pool.submit(digest_of, path, folder, self._stop) for path, folder in files]
 
 
 def digest_of(path: str | Path, folder: str | Path | None = None, stop: Event | None = None) -> str:
-    """The file's SHA-256, taken now or remembered in `folder`."""
+    """The file's SHA-256, computed or from the cache in `folder`."""
     path = Path(path)
     digest_file = (
         Path(folder) / f"digest-{path.name}.json" if folder is not None and Path(folder).is_dir() else None
@@ -91,7 +92,7 @@ def _sha256(path: Path, stop: Event | None) -> str:
 
 
 def _identity(path: Path) -> str:
-    """Differs after any change of the file."""
+    """Identity of a file, which differs after any change."""
     stat = path.stat()
     return f"{stat.st_size}-{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
 
@@ -108,7 +109,7 @@ def _read(digest_file: Path) -> _Remembered | None:
 
 
 def _write(digest_file: Path, remembered: _Remembered) -> None:
-    """Replace the record in one step; its checksum tells damage."""
+    """Replace the cache record atomically, with a checksum."""
     record = msgspec.json.encode(remembered)
     with replacing(digest_file, syncs=False) as file:
         file.write(hashlib.sha256(record).hexdigest().encode() + b" " + record)

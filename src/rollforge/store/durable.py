@@ -1,9 +1,8 @@
 """Append-only files whose acknowledged lines survive kill -9 and power loss.
 
-Group commit: lines wait a moment for company, then one write and one sync commit them all. A failed write is undone, so the
-file always ends with a whole line. Any exception in the committer fails every waiting line and every later one: no caller waits
-for a dead task.
-Does not know what the lines mean.
+Group commit: lines wait briefly for others, then one write and one sync commit all of them. A failed write is undone, so the file
+always ends with a complete line. Any exception in the committer fails all waiting and later lines, so no caller waits for a dead
+task. Lines are not interpreted.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from rollforge.text_safety.outgoing import outgoing_bytes
 logger = logging.getLogger(__name__)
 
 COMMIT_DELAY_S = 0.02
-"""How long a line may wait for company; measured to cost nothing in throughput and little in delay."""
+"""How long a line may wait for others; the measured cost in throughput and delay is negligible."""
 
 BACKLOG_BYTES = 64 << 20
-"""With more than this waiting, the disk is the bottleneck: `room` makes the producer wait."""
+"""Size of the backlog above which the disk is the bottleneck, and `room` makes producers wait."""
 
 
 class DurableFile:
     """An append-only file of lines with group commit. One per process and path; the caller holds the run's lock."""
 
     advice = "free some space, then run the same command again"
-    """What to do when lines cannot be written."""
+    """Advice for the user if lines cannot be written."""
 
     def __init__(self, path: Path, *, delay_s: float = COMMIT_DELAY_S) -> None:
         self.path = path
@@ -43,7 +42,7 @@ class DurableFile:
         self.commit_s = 0.0
         self.bytes_written = 0
         self.bytes_cut = 0
-        """Bytes of a torn tail that `start` cut off."""
+        """Bytes of a torn tail that `start` removed."""
         self._copy = copy_of(path)
         self._delay_s = delay_s if self._copy is None else SHIPPED_DELAY_S
         self._fd = -1
@@ -51,9 +50,9 @@ class DurableFile:
         self._lines: list[bytes] = []
         self._backlog = 0
         self._acknowledged: asyncio.Future[None] | None = None
-        """Done when the lines that wait are on disk."""
+        """Future for the waiting lines, done when they are on disk."""
         self._committing: asyncio.Future[None] | None = None
-        """Done when the lines being written now are on disk."""
+        """Future for the lines being written now, done when they are on disk."""
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -62,7 +61,7 @@ class DurableFile:
         self._is_closing = False
 
     async def start(self) -> None:
-        """Mend a torn tail and open for appending."""
+        """Repair a torn tail and open the file for appending."""
         self._open()
         self._committer = asyncio.create_task(self._commit_until_closed())
 
@@ -82,7 +81,7 @@ class DurableFile:
     def append(self, line: bytes) -> asyncio.Future[None]:
         """Queue one line (without its newline); secrets in it are masked.
 
-        The future is done when the line is on disk, or raises why it is not.
+        The future is done when the line is on disk, or has the error.
         """
         if self._error:
             raise self._error
@@ -97,14 +96,14 @@ class DurableFile:
         return self._acknowledged
 
     async def room(self) -> None:
-        """Wait until the backlog is small enough to take more; raises if the file can no longer be written."""
+        """Wait until the backlog is small enough; raises if the file is no longer writable."""
         if not self._room.is_set():
             await self._room.wait()
         if self._error:
             raise self._error
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is on disk."""
+        """Wait until all appended lines are on disk."""
         if self._error:
             raise self._error
         last = self._acknowledged or self._committing
@@ -112,7 +111,7 @@ class DurableFile:
             await asyncio.shield(last)
 
     async def close(self) -> None:
-        """Commit what is queued and release the file; raises if a line was not committed."""
+        """Commit queued lines and close the file; raises if a line was not committed."""
         if self._committer is None:
             return
         self._is_closing = True
@@ -124,7 +123,7 @@ class DurableFile:
             raise self._error
 
     async def _commit_until_closed(self) -> None:
-        """Commit lines as they come. However this task ends, `_fail` releases everybody who waits for it."""
+        """Commit lines as they arrive. If this task ends for any reason, `_fail` releases all waiting callers."""
         try:
             while not (self._is_closing and not self._lines):
                 await self._wake.wait()
@@ -153,7 +152,7 @@ class DurableFile:
             os.ftruncate(self._fd, self._size)
 
     def _commit(self, lines: list[bytes]) -> None:
-        """Write whole lines and sync. On an error, cut the file back to its last whole line."""
+        """Write complete lines and sync. On an error, truncate the file to its last complete line."""
         lines.append(b"")  # so that the last line gets its newline too
         whole = b"\n".join(lines)
         data = memoryview(whole)
@@ -173,7 +172,7 @@ class DurableFile:
         self.commit_s += time.perf_counter() - started
 
     def _fail(self, error: BaseException) -> None:
-        """Refuse all further lines, and fail those that wait."""
+        """Refuse all further lines, and fail the waiting ones."""
         if isinstance(error, OSError):
             reason, advice = error.strerror or str(error), self.advice
         else:
@@ -185,7 +184,7 @@ class DurableFile:
         for future in (self._committing, self._acknowledged):
             if future is not None and not future.done():
                 future.set_exception(self._error)
-                future.exception()  # perhaps nobody waits; the next append or close raises it
+                future.exception()  # if no caller waits, the next append or close raises it
         self._committing = self._acknowledged = None
         self._lines = []
         self._room.set()

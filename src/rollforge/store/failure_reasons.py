@@ -1,4 +1,4 @@
-"""Why a run's verifier failed, and why attempts did: the most frequent messages in the failures file."""
+"""The most frequent failure messages of a run, for its verifier and for its attempts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rollforge.store.reading import UNREADABLE, lines_of
 from rollforge.store.rollout_parts import parts_of
 
 MOST_LINES = 100_000
-"""Failures read; the reasons show in the first ones."""
+"""Most failures that are read; frequent reasons show among the first ones."""
 LONGEST = 500
 SHOWN = 200
-"""Characters of a message of failed attempts that are shown: servers echo whole requests."""
+"""Most characters shown of a failed attempt's message, since servers echo whole requests."""
 OTHER_REASONS = "other reasons"
-"""Stands for every failure beyond the most frequent ones."""
+"""Label for all failures beyond the most frequent ones."""
 
 
 class _FailureLine(msgspec.Struct):
@@ -84,7 +84,7 @@ def _messages(files: RunFiles) -> Iterator[tuple[_FailureLine, str]]:
 
 
 def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
-    """The most frequent reasons with their counts; all others are one entry at the end, so that the counts still sum up."""
+    """The most frequent reasons with their counts; all others become one final entry, so that the counts add up."""
     named = Counter({text: count for text, count in counts.items() if text != OTHER_REASONS}).most_common(
         most
     )
@@ -103,7 +103,7 @@ def failures_text(failures: list[tuple[str, int]], subject: str = "the verifier"
 
 
 def cause_text(failures: list[tuple[str, int]]) -> str:
-    """The most frequent message of failed attempts, with its share: `HTTP 400: … (20 of 24 attempts)`."""
+    """The most frequent message of failed attempts as text: `HTTP 400: … (20 of 24 attempts)`."""
     total = sum(count for _, count in failures)
     text, count = failures[0]
     text = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

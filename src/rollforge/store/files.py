@@ -1,4 +1,4 @@
-"""The names of a run's files. Opens none of them."""
+"""Names of a run's files; does not open them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ENDINGS = (".gz", ".zst", ".jsonl", ".json", ".parquet")
 
 
 def file_stem(path: Path) -> str:
-    """The name without its format suffixes; a dot inside it stays (`qwen2.5-7b`), as in NeMo Gym."""
+    """The file name without its format suffixes; other dots stay (`qwen2.5-7b`), as in NeMo Gym."""
     stem = path.name
     for ending in ENDINGS:
         stem = stem.removesuffix(ending)
@@ -17,7 +17,7 @@ def file_stem(path: Path) -> str:
 
 
 def _holds_our_verdicts(path: Path) -> bool:
-    """Whether a verdicts file is ours, or none of anybody's yet: NeMo Gym's lines have `findings` and no `verifier`."""
+    """Whether a verdicts file is ours or missing: NeMo Gym's lines have `findings` and no `verifier`."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16)
@@ -30,7 +30,7 @@ def _holds_our_verdicts(path: Path) -> bool:
 class RunFiles:
     """The paths of one run: a rollouts file and its siblings, all sharing its stem.
 
-    A directory means `DIR/rollouts.jsonl`; a path with a file ending is the rollouts file itself.
+    A directory means `DIR/rollouts.jsonl`; a path with a file suffix is the rollouts file itself.
     """
 
     def __init__(self, run: str | Path) -> None:
@@ -38,17 +38,17 @@ class RunFiles:
         is_file = path.is_file() or (not path.is_dir() and path.suffix in {".jsonl", ".json", ".gz", ".zst"})
         self.rollouts = path if is_file else path / "rollouts.jsonl"
         self._is_named = is_file and path.is_file()
-        """The path names the rollouts file itself, not the folder of the run."""
+        """Whether the path names the rollouts file itself instead of the run's folder."""
         self._verdicts: Path | None = None
 
     @property
     def stem(self) -> str:
-        """The common beginning of the run's file names."""
+        """Common prefix of the run's file names."""
         return file_stem(self.rollouts)
 
     @property
     def name(self) -> str:
-        """How commands name the run: its folder, where that is enough, else the file."""
+        """Name of the run in commands: its folder if unambiguous, else the file."""
         return str(self.rollouts.parent if self.rollouts.name == "rollouts.jsonl" else self.rollouts)
 
     def _sibling(self, ending: str) -> Path:
@@ -88,7 +88,7 @@ class RunFiles:
     def verdicts(self) -> Path:
         """Later verdicts; the newest per (rollout, verifier) wins.
 
-        NeMo Gym's health check writes a file of the same name beside a `rollout.jsonl`: ours is then called otherwise.
+        NeMo Gym's health check writes a file of the same name beside a `rollout.jsonl`; ours then has another name.
         """
         if self._verdicts is None:
             path = self._sibling("_verdicts.jsonl")
@@ -102,14 +102,17 @@ class RunFiles:
 
     @property
     def reward_profiling(self) -> Path:
+        """Per-task profile, under NeMo Gym's name."""
         return self._sibling("_reward_profiling.jsonl")
 
     @property
     def agent_metrics(self) -> Path:
+        """Per-agent profile, under NeMo Gym's name."""
         return self._sibling("_agent_metrics.json")
 
     @property
     def aggregate_metrics(self) -> Path:
+        """Metrics that `collect` prints at its end."""
         return self._sibling("_aggregate_metrics.json")
 
     @property
@@ -119,12 +122,12 @@ class RunFiles:
 
     @property
     def batch_files(self) -> Path:
-        """Requests and results of batches that are under way."""
+        """Request and result files of batches in progress."""
         return self._sibling("_batches")
 
     @property
     def labels(self) -> Path:
-        """What people said about verdicts, one line per label."""
+        """Labels of verdicts by people, one line per label."""
         return self._sibling("_labels.jsonl")
 
     @property
@@ -144,22 +147,24 @@ class RunFiles:
 
     @property
     def shards(self) -> Path:
-        """The shards of a run that several processes collect: plan, epochs, end records, parts."""
+        """Shards of a run collected by several processes: plan, epochs, end records, parts."""
         return self.rollouts.parent / "shards"
 
     @property
     def verdict_parts(self) -> Path:
-        """Verdicts of several workers, until the process that asked them has put them into the verdicts file."""
+        """Verdicts of several workers, until the driver has joined them into the verdicts file."""
         return self._sibling("_verdicts.parts")
 
     @property
     def verify_failures(self) -> Path:
-        """Where failed verdicts of `verify` go: the run's failures, or a file beside the shards, whose own failures have owners."""
+        """Where `verify` writes failures: the run's failures file, or for a sharded run a separate file, since shards' files have
+        owners.
+        """
         return self.shards / "verify_failures.jsonl" if self.is_sharded else self.failures
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the run was made in shards: then they are the run, and a rollouts file beside them is their merged copy."""
+        """Whether the run is sharded; then a rollouts file beside the shards is only a merged copy."""
         return (
             self.rollouts.name == "rollouts.jsonl"
             and not self._is_named
@@ -178,15 +183,15 @@ class RunFiles:
 
     @property
     def index(self) -> Path:
-        """The columnar cache: safe to delete."""
+        """The columnar index, safe to delete."""
         return self._sibling("_index")
 
     @property
     def verdicts_lock(self) -> Path:
-        """Held by the one process that may append verdicts."""
+        """Lock of the single process that may append verdicts."""
         return self._sibling("_verdicts.lock")
 
     @property
     def lock(self) -> Path:
-        """Held by the one process that may append."""
+        """Lock of the single process that may append rollouts."""
         return self._sibling(".lock")

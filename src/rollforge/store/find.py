@@ -18,13 +18,13 @@ SIBLINGS = (
     "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
     "_aggregate_metrics", "_metrics", "_experiences", "_eval", ".rejects",
 )  # fmt: skip
-"""Endings of files beside a rollouts file, which a glob over a folder matches too."""
+"""Suffixes of sibling files, which a glob over a folder matches too."""
 MOST_NAMED = 5
-"""Runs of a folder that an error names."""
+"""Most runs of a folder that an error lists."""
 
 
 def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
-    """The runs that paths, folders and globs mean, in the order given; raises when one does not exist."""
+    """The runs that paths, folders and globs refer to, in the given order; raises if one does not exist."""
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
     run_by_path: dict[Path, RunFiles] = {}
     for item in patterns:
@@ -69,7 +69,7 @@ def _expand(item: str | Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a match is a rollouts file or a folder with one, not a sibling or an index."""
+    """Whether a match is a rollouts file or a folder with one, rather than a sibling or an index."""
     if path.is_dir():
         files = RunFiles(path)
         return files.rollouts.is_file() or files.is_sharded
@@ -85,7 +85,7 @@ def _missing(item: str | Path, files: RunFiles) -> str:
 
 
 def near_run(item: str | Path) -> str:
-    """A clause like `; did you mean 'runs/first'?` for a run that does not exist; empty when no name is near."""
+    """A clause such as `; did you mean 'runs/first'?` for a missing run; empty if no name is similar."""
     path = Path(item)
     prefix = str(path).removesuffix(path.name)
     return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)
@@ -100,7 +100,7 @@ def _what_is_there(item: Path) -> str:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The rollouts files and run folders in a folder; none when there is no such folder."""
+    """Rollouts files and run folders in a folder; none if the folder does not exist."""
     try:
         return [path for path in sorted(folder.iterdir()) if _is_run(path)]
     except OSError:
@@ -108,7 +108,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def tasks_file(files: RunFiles) -> Path | None:
-    """The tasks as sent: rollforge's file, else NeMo Gym's materialized inputs."""
+    """The tasks file: rollforge's, else NeMo Gym's materialized inputs."""
     for path in (files.tasks, files.materialized_inputs):
         if path.is_file():
             return path

@@ -1,8 +1,8 @@
-"""A working copy without the text of the rollouts, for commands that read a few of them: `show`, `query`.
+"""A working copy without the rollouts' text, for commands that need only a few lines: `show`, `query`.
 
-The index comes from the bucket, and the lines that are asked for are fetched by byte ranges, or by the objects that hold them. The
-copy has a folder of its own, so that no other command takes a placeholder for a file. A file whose index is not in the bucket is
-downloaded as always.
+The index is downloaded, and requested lines are fetched as byte ranges, or as the objects that contain them. The copy has a
+separate folder, so that no other command mistakes a placeholder for a file. A file without an index in the bucket is downloaded
+completely.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rollforge.store.objects import ObjectFolder
 from rollforge.store.reading import UNREADABLE
 
 CACHED_OBJECTS = 8
-"""Unpacked objects that are kept in memory, for neighbouring lines."""
+"""Unpacked objects cached in memory, for adjacent lines."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """Which bytes of a file an object holds."""
+    """Byte range of a file in one object."""
 
     name: str
     start: int
@@ -36,17 +36,17 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeanCopy(WorkingCopy):
-    """A working copy in which rollouts are placeholders where the bucket has their index."""
+    """A working copy with placeholders for rollouts whose index is in the bucket."""
 
     variant = "lean"
 
     def __init__(self, url: str, *, beginning: str = "", version: int) -> None:
         super().__init__(url, beginning=beginning)
         self.version = version
-        """Of the index: a bundle of another one is of no use."""
+        """Version of the index; bundles of other versions are unusable."""
 
     def leaves_out(self, name: str, objects: list[str]) -> bool:
-        """Whether a rollouts file need not be here; its placeholder is made, and its text registered."""
+        """Whether a rollouts file is not needed locally; if so, creates its placeholder and registers its remote text."""
         if not name.endswith("rollouts.jsonl"):
             return False
         tags = {one: self.listed[one].tag for one in objects[-1:]}
@@ -69,7 +69,7 @@ class LeanCopy(WorkingCopy):
 
 
 def _index_folder(name: str) -> str:
-    """Where the index of a rollouts file is, relative to the run."""
+    """Folder of a rollouts file's index, relative to the run."""
     folder, _, last = name.rpartition("/")
     if folder.startswith("shards/"):
         return f"index/{folder.removeprefix('shards/')}"
@@ -77,21 +77,21 @@ def _index_folder(name: str) -> str:
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What a lean copy needs of a bundle."""
+    """The fields of a bundle that a lean copy needs."""
 
     size: int
     spans: list[Span] | None
 
 
 class TextInBucket:
-    """The text of one file, in objects."""
+    """The text of one file, stored as objects in a bucket."""
 
     def __init__(self, objects: ObjectFolder, spans: list[Span]) -> None:
         self._objects = objects
         self._spans = spans
         self._held: dict[str, bytes] = {}
         self.fetched = 0
-        """Bytes fetched so far."""
+        """Number of bytes fetched so far."""
 
     def read_spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         for offset, length in spans:

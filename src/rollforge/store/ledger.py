@@ -1,6 +1,6 @@
-"""The ledger of owed rollouts: (tasks × samples) − finished, by key, whatever order the lines are in.
+"""The ledger of owed rollouts: (tasks × samples) − finished, by key, independent of line order.
 
-One byte per rollout: a finished million costs a megabyte. Reads only the keys of a run's rows.
+One byte per rollout: a finished million costs a megabyte. Only the keys of rows are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Key(msgspec.Struct):
-    """The fields of a row that resume needs; the decoder skips the rest."""
+    """The fields of a row that resuming needs; the decoder skips others."""
 
     task: Index = msgspec.field(name=TASK_KEY)
     rollout: Index = msgspec.field(name=ROLLOUT_KEY)
@@ -40,15 +40,15 @@ class Ledger:
         self.samples = samples
         self.finished = 0
         self.unjudged = 0
-        """Finished rollouts read from disk whose reward is null."""
+        """Finished rollouts on disk whose reward is null."""
         self.fresh_unjudged = 0
-        """Rollouts finished since without a reward."""
+        """Rollouts finished in this session without a reward."""
         self.unreadable_lines = 0
-        """Lines that are no rollout; what they held is owed again."""
+        """Invalid lines, whose rollouts are owed again."""
         self.repeated = 0
-        """Lines whose rollout an earlier line already holds."""
+        """Lines whose rollout is already in an earlier line."""
         self.foreign = 0
-        """Rows of tasks or samples outside this run."""
+        """Rows of tasks or samples that are not part of this run."""
         self._states = np.zeros(len(task_ids) * samples, dtype=np.uint8)
         self._bytes = memoryview(self._states)  # type: ignore[arg-type]  # numpy arrays are buffers; single bytes are quicker here
         self._sorted_positions: NDArray[np.int64] | None = None
@@ -57,10 +57,11 @@ class Ledger:
 
     @property
     def expected(self) -> int:
+        """Number of rollouts of the whole run."""
         return len(self._states)
 
     def position(self, task_id: int) -> int | None:
-        """The task's position in the task file; None for a task that is not in it."""
+        """Position of the task in the task file; None if it is not in it."""
         if self._sorted_positions is None:
             return task_id if 0 <= task_id < len(self.task_ids) else None
         rank = int(np.searchsorted(self.task_ids, task_id, sorter=self._sorted_positions))
@@ -70,7 +71,7 @@ class Ledger:
         return position if self.task_ids[position] == task_id else None
 
     def read(self, rollouts: Path | Iterable[bytes], failures: Path | Iterable[bytes]) -> None:
-        """Mark finished and failed rollouts from a run's files, or from the lines of a shard."""
+        """Mark finished and failed rollouts from a run's files, or from a shard's lines."""
         self._read_finished(rollouts)
         for key in self._keys(failures):
             slot = self._slot(key.task, key.rollout)
@@ -79,7 +80,7 @@ class Ledger:
                 self._count_failure(slot, is_terminal=bool(key.is_terminal))
 
     def failed_by_class(self, failures: Path | Iterable[bytes]) -> dict[str, int]:
-        """Rollouts that are not finished but have failed, by the class of their last failure."""
+        """Number of unfinished rollouts with failures, by class of the last failure."""
         class_by_slot: dict[int, str] = {}
         for key in self._keys(failures):
             slot = self._slot(key.task, key.rollout)
@@ -96,7 +97,7 @@ class Ledger:
                 self.unreadable_lines += bool(line.strip())
 
     def _read_finished(self, path: Path | Iterable[bytes]) -> None:
-        """Mark the finished rollouts. Dispatch waits for this loop, which may see a million rows: it uses locals only."""
+        """Mark finished rollouts. Dispatch waits for this loop over up to millions of rows, so it uses only local variables."""
         states = self._bytes
         slot_of = self._slot
         finished = unjudged = 0
@@ -114,7 +115,7 @@ class Ledger:
         self.unjudged += unjudged
 
     def finish(self, position: int, sample: int, *, is_unjudged: bool = False) -> None:
-        """The rollout is on disk."""
+        """Mark a rollout as finished, after it is on disk."""
         slot = position * self.samples + sample
         if self._bytes[slot] != _DONE:
             self._bytes[slot] = _DONE
@@ -122,7 +123,7 @@ class Ledger:
             self.fresh_unjudged += is_unjudged
 
     def fail(self, position: int, sample: int, *, is_terminal: bool) -> None:
-        """One attempt failed."""
+        """Count a failed attempt."""
         self._count_failure(position * self.samples + sample, is_terminal=is_terminal)
 
     def _count_failure(self, slot: int, *, is_terminal: bool) -> None:
@@ -131,26 +132,26 @@ class Ledger:
             self._bytes[slot] = _TERMINAL if is_terminal else min(state + 1, _TERMINAL - 1)
 
     def attempts(self, position: int, sample: int) -> int:
-        """How often this rollout has failed so far."""
+        """Number of failed attempts of this rollout."""
         state = self._bytes[position * self.samples + sample]
         return 0 if state >= _TERMINAL else state
 
     def owed_samples(self, position: int, max_attempts: int) -> list[int]:
-        """Which samples of one task are still to be made."""
+        """Samples of one task that are still owed."""
         start = position * self.samples
         states = self._bytes[start : start + self.samples]
         return [sample for sample, state in enumerate(states) if state < max_attempts]
 
     def owed(self, max_attempts: int) -> int:
-        """How many rollouts are still to be made."""
+        """Number of owed rollouts."""
         return int(np.count_nonzero(self._states < min(max_attempts, _TERMINAL)))
 
     def given_up(self, max_attempts: int) -> int:
-        """How many rollouts failed for good: terminal, or out of attempts."""
+        """Number of finally failed rollouts: terminal, or out of attempts."""
         return int(np.count_nonzero((self._states >= min(max_attempts, _TERMINAL)) & (self._states != _DONE)))
 
     def counts_by_task(self, max_attempts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Per position how many rollouts are still to be made, and how many failed for good."""
+        """Per position, the numbers of owed and of finally failed rollouts."""
         states = self._states.reshape(-1, self.samples)
         last = min(max_attempts, _TERMINAL)
         owed = np.count_nonzero(states < last, axis=1)

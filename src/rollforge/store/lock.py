@@ -1,7 +1,7 @@
 """An exclusive lock on a run: one process at a time writes to it.
 
-The kernel holds the lock and drops it when the process dies, however it dies, so there are no stale locks to clean. The file's
-text only tells people who holds it.
+The kernel releases the lock whenever the process dies, so there are no stale locks. The file's text only tells people who holds
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollforge.store.reading import UNREADABLE
 from rollforge.store.shipping import copy_of
 
 LOOKERS_S, TRY_EVERY_S = 10.0, 0.002
-"""How long, and how often, a writer tries again that meets only processes which ask whether the lock is held."""
+"""How long and how often a writer retries if it only meets processes that test whether the lock is held."""
 
 
 class RunLock:
@@ -74,9 +74,9 @@ class RunLock:
 
 
 def _takes(fd: int) -> bool:
-    """Lock the file, unless another process writes.
+    """Try to lock the file exclusively; False if another process writes.
 
-    `is_held` takes a shared lock for a moment. A shared lock that we can take too means that nobody writes: try again.
+    `is_held` briefly takes a shared lock. If we can get a shared lock too, nobody writes, and we retry.
     """
     deadline = time.monotonic() + LOOKERS_S
     while not _locks(fd, fcntl.LOCK_EX):
@@ -96,7 +96,7 @@ def _locks(fd: int, kind: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some live process holds the lock now."""
+    """Whether a live process holds the lock."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def is_held(path: Path) -> bool:
 
 
 def was_killed(path: Path) -> bool:
-    """Whether the last holder ended without letting go: it left its file."""
+    """Whether the last holder died without releasing the lock: its file still exists."""
     return path.exists() and not is_held(path)
 
 

@@ -1,4 +1,4 @@
-"""The manifest `rollouts_run.json`: how a run was made and how far it is. Secrets never enter it."""
+"""The manifest `rollouts_run.json`: how a run was made, and its progress. It never contains secrets."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ State = Literal["running", "done", "interrupted", "incomplete"]
 
 
 class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tasks came from."""
+    """Source of the tasks."""
 
     path: str = ""
     digest: str = ""
     tasks: int = 0
     bad_lines: int = 0
-    """Lines left out with `--skip-bad`."""
+    """Number of lines skipped with `--skip-bad`."""
     commit: str | None = None
-    """The commit of a dataset on the Hub: its revision is resolved once, and a resumed run stays with it."""
+    """Commit of a Hub dataset; resolved once, and used again when the run is resumed."""
     hub: JsonObject | None = None
     """Dataset, commit, split and files on the Hub."""
 
@@ -41,11 +41,11 @@ class RunningReward(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 0
     coverage: float = 0.0
     is_whole: bool = True
-    """False when the mean covers only the rollouts since a resume."""
+    """False if the mean covers only rollouts since a resume."""
 
 
 class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the concurrency limit: seconds since the start, the new limit, and why."""
+    """One change of the concurrency limit: seconds since the start, new limit, reason."""
 
     at: float
     limit: int
@@ -61,7 +61,7 @@ class ConcurrencyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one base URL did: its breaker, its requests, its failures by class."""
+    """Statistics of one base URL: breaker, requests, failures by class."""
 
     url: str = ""
     breaker: str = "closed"
@@ -71,7 +71,7 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests were first tries, how many were retries, and how many retries the budget denied."""
+    """Numbers of first requests, of retries, and of retries denied by the budget."""
 
     fresh: int = 0
     retries: int = 0
@@ -79,21 +79,21 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """How a run was made and how far it is. Reading drops the unknown keys of a newer version; only the writer rewrites it."""
+    """How a run was made, and its progress. Reading ignores unknown keys of newer versions; only the run's writer rewrites it."""
 
     rollforge: str
-    """Version that wrote it last."""
+    """rollforge version of the last writer."""
     state: State = "running"
     created: float = 0.0
     updated: float = 0.0
     pid: int = 0
     host: str = ""
     command: list[str] = []
-    """The words that resume the run."""
+    """Command that resumes the run."""
     fingerprint: JsonObject = {}
-    """What must not change when the run is resumed: flat, by option; the values are anybody's JSON."""
+    """Values that must not change when the run is resumed, flat, by option; values can be any JSON."""
     config: JsonObject = {}
-    """Every option, resolved."""
+    """All options, resolved."""
     input: TaskInput = TaskInput()
     tasks: int = 0
     samples: int = 1
@@ -102,7 +102,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     judged: int = 0
     unjudged: int = 0
     failed: dict[str, int] = {}
-    """Rollouts given up or still failing, by class of their last failure."""
+    """Number of unfinished rollouts with failures, by class of the last failure."""
     reward: RunningReward | None = None
     rate: float | None = None
     """Rollouts per second over the last minute."""
@@ -112,26 +112,26 @@ class Manifest(msgspec.Struct, kw_only=True):
     slowest_s: float | None = None
     api: str | None = None
     model_names: list[str] = []
-    """Model names that the server's answers carried."""
+    """Model names in the server's answers."""
     concurrency: ConcurrencyFacts = ConcurrencyFacts()
     endpoints: list[EndpointFacts] = []
     requests: RequestFacts = RequestFacts()
     notes: list[str] = []
     cost: CostFacts | None = None
-    """What the run has cost so far; null when no price was given."""
+    """Cost of the run so far; null without a price."""
     counted: dict[str, int] = {}
-    """Bytes of rollouts, failures and verdicts that the counts and costs above cover; empty while the run is collected."""
+    """Bytes of rollouts, failures and verdicts that counts and costs cover; empty during the collection."""
     verdict_of_record: str | None = None
     """The verifier whose verdicts later commands use."""
     extra: JsonObject = {}
 
     def write(self, files: RunFiles) -> None:
-        """Replace the manifest on disk as a whole."""
+        """Replace the manifest on disk atomically."""
         write_atomically(files.manifest, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
 
 def read_manifest(files: RunFiles) -> Manifest | None:
-    """The run's manifest; None when there is none."""
+    """The run's manifest, or None."""
     if not files.manifest.exists():
         return None
     return read_json(
@@ -140,7 +140,7 @@ def read_manifest(files: RunFiles) -> Manifest | None:
 
 
 def run_id(files: RunFiles, manifest: Manifest | None) -> str:
-    """A unique id: derived from the start time, so that it survives a move; from the path for runs of other tools."""
+    """A unique id, derived from the start time, so that it survives a move; for runs of other tools, from the path."""
     if manifest is None:
         path = files.rollouts.resolve()
         return f"{path.parent.name}-{_short_digest(str(path))}"
@@ -154,7 +154,7 @@ def _short_digest(text: str) -> str:
 
 
 def is_alive(files: RunFiles, manifest: Manifest) -> bool:
-    """Whether the process that writes this run still runs."""
+    """Whether the process that writes this run is still alive."""
     if files.is_sharded:
         from rollforge.store.rollout_parts import is_being_collected  # most runs have no shards
 

@@ -1,6 +1,6 @@
 """A file of lines in a bucket, written by one process: each commit is one immutable object, created once.
 
-Nothing is on this machine's disk. Lines are acknowledged when their object exists.
+Nothing is on the local disk. Lines are acknowledged when their object exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollforge.store.objects import ObjectFolder
 from rollforge.store.shipping import SHIPPED_DELAY_S
 
 CONDENSED_BYTES = 256 << 20
-"""Files up to this size are repeated as one object in the end; larger ones stay as they are."""
+"""Files up to this size are finally condensed to one object."""
 
 
 class ObjectFile(DurableFile):
@@ -32,20 +32,20 @@ class ObjectFile(DurableFile):
         self._pieces = 0
         self._digest = hashlib.sha256()
         self.length = 0
-        """Bytes of lines that are in the bucket."""
+        """Bytes of lines in the bucket."""
         self.is_certain = True
-        """False after a failed commit: its object may be there all the same."""
+        """False after a failed commit, whose object may nevertheless exist."""
 
     @property
     def sha256(self) -> str:
-        """Digest of the lines that are in the bucket."""
+        """Digest of the lines in the bucket."""
         return self._digest.hexdigest()
 
     def _open(self) -> None:
-        """Nothing is opened: an epoch begins without objects."""
+        """Do nothing: an epoch starts without objects."""
 
     def _release(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is open."""
 
     def _commit(self, lines: list[bytes]) -> None:
         lines.append(b"")  # so that the last line gets its newline too
@@ -64,7 +64,7 @@ class ObjectFile(DurableFile):
         self.commit_s += time.perf_counter() - started
 
     def condense(self) -> None:
-        """Repeat all pieces in one object and remove them: readers fetch one object instead of hundreds."""
+        """Replace all pieces by one object, so that readers fetch one object instead of hundreds."""
         if self._pieces < 2 or self.length > CONDENSED_BYTES:
             return
         names = [piece_name(self._name, number) for number in range(1, self._pieces + 1)]

@@ -1,7 +1,7 @@
-"""A growing file as immutable objects under `NAME.parts/`: numbered pieces, and wholes that hold the pieces up to a number.
+"""A growing file as immutable objects under `NAME.parts/`: numbered pieces, and "wholes" that combine all pieces up to a number.
 
-Pieces are only ever added, each created once, so the bytes of a file are a prefix of its bytes at any later time. A whole repeats
-the pieces before it in one object, so that readers fetch one instead of hundreds.
+Pieces are only added, each created once, so the file is append-only. A whole repeats earlier pieces in one object, so that
+readers fetch one instead of hundreds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WHOLE = re.compile(r"all-(\d{8})\.jsonl\.zst")
 
 
 def piece_name(name: str, number: int) -> str:
-    """The object of one piece of a file; pieces are numbered from 1."""
+    """Object name of one piece of a file, numbered from 1."""
     return f"{name}{PARTS}{number:08d}.jsonl.zst"
 
 
 def whole_name(name: str, number: int) -> str:
-    """The object that holds the pieces of a file up to a number."""
+    """Object name of the whole that combines the pieces up to a number."""
     return f"{name}{PARTS}all-{number:08d}.jsonl.zst"
 
 
@@ -41,7 +41,7 @@ def file_of(name: str) -> str:
 
 
 def reading_order(names: Iterable[str]) -> tuple[list[str], int]:
-    """The objects to read for all lines of one file, and the number of its last piece.
+    """Objects to read for all lines of one file, and the number of its last piece.
 
     Raises:
         DataError: a piece is missing.
@@ -67,7 +67,7 @@ def reading_order(names: Iterable[str]) -> tuple[list[str], int]:
 
 
 def pack(lines: bytes) -> bytes:
-    """Lines as an object."""
+    """Lines in the format of an object."""
     from backports import zstd
 
     return zstd.compress(lines, 3)

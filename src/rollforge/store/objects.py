@@ -1,7 +1,7 @@
-"""The objects of one folder in a bucket: read, listed, created once, replaced. Retries what may pass; knows nothing of runs.
+"""The objects of one folder in a bucket: read, list, create, replace. Retries transient errors; independent of runs.
 
-Keys come from the environment or the machine, as the store's own tools read them; none is ever an option. `create` is the one
-operation that safety rests on: it succeeds for exactly one caller per name, or the store is refused (`probe`).
+Credentials come from the environment or the machine, as in the store's own tools, never from options. Safety depends only on
+`create`, which must succeed for exactly one caller per name; otherwise the store is refused (`probe`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PROBE = ".rollforge-probe"
 PROBE_TRIES = 5
 TRIES = 11
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0
-"""Pauses between tries double: a bucket that is gone for a minute is waited for."""
+"""Pauses between tries double; in total, an outage of a minute is tolerated."""
 AT_ONCE = 16
-"""Requests under way at once, where many objects are read."""
+"""Concurrent requests when many objects are read."""
 CHUNK = 1 << 20
 
 _Item = TypeVar("_Item")
@@ -36,15 +36,15 @@ _Result = TypeVar("_Result")
 
 
 def is_bucket_url(text: object) -> bool:
-    """Whether a word names something in a bucket."""
+    """Whether a text is a bucket address."""
     return isinstance(text, str) and text.startswith(SCHEMES)
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """An object as a listing shows it."""
+    """An entry of an object listing."""
 
     name: str
-    """Relative to the folder."""
+    """Name relative to the folder."""
     size: int
     tag: str
     modified: datetime
@@ -88,6 +88,7 @@ class ObjectFolder:
             raise self._unreachable(error) from error
 
     def key(self, name: str) -> str:
+        """The object key of a name relative to the folder."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class ObjectFolder:
         return self._listed(self._obstore.head(self._store, self.prefix), name="")
 
     def walk(self, folder: str = "") -> Iterator[Listed]:
-        """All objects below a folder, by name."""
+        """All objects below a folder, sorted by name."""
         start = self.key(folder) if folder else self.prefix
         try:
             for batch in self._obstore.list(self._store, f"{start.rstrip('/')}/" if start else None):
@@ -121,7 +122,7 @@ class ObjectFolder:
             raise self._unreachable(error) from error
 
     def names(self, folder: str) -> list[str]:
-        """The names directly in a folder, sorted; folders among them."""
+        """Sorted names directly in a folder, including subfolders."""
         listed = self._tried(
             folder, lambda: self._obstore.list_with_delimiter(self._store, f"{self.key(folder)}/")
         )
@@ -131,7 +132,7 @@ class ObjectFolder:
         return sorted(key.rstrip("/").rpartition("/")[2] for key in keys)
 
     def read(self, name: str, *, tries: int = TRIES) -> bytes | None:
-        """The bytes of an object; None when there is none."""
+        """The bytes of an object; None if it does not exist."""
         try:
             return bytes(
                 self._tried(name, lambda: self._obstore.get(self._store, self.key(name)).bytes(), tries=tries)
@@ -140,7 +141,7 @@ class ObjectFolder:
             return None
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """Some bytes of an object."""
+        """A byte range of an object."""
         return bytes(
             self._tried(
                 name, lambda: self._obstore.get_range(self._store, self.key(name), start=start, end=end)
@@ -148,11 +149,11 @@ class ObjectFolder:
         )
 
     def read_many(self, names: list[str]) -> Iterator[bytes | None]:
-        """The bytes of several objects, in order; several are fetched at once."""
+        """The bytes of several objects, in order, fetched concurrently."""
         return self.at_once(self.read, names)
 
     def at_once(self, act: Callable[[_Item], _Result], items: list[_Item]) -> Iterator[_Result]:
-        """Results in order, a few items at a time: memory stays small however many there are."""
+        """Map over items with a few in flight, results in order, so that memory stays bounded."""
         if len(items) < 2:
             yield from map(act, items)
             return
@@ -161,7 +162,7 @@ class ObjectFolder:
                 yield from threads.map(act, items[first : first + AT_ONCE])
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of an object in blocks; the empty name is the object that the address names."""
+        """The bytes of an object in blocks; an empty name means the object that the address names."""
         key = self.key(name) if name else self.prefix
         try:
             for chunk in self._obstore.get(self._store, key).stream(min_chunk_size=CHUNK):
@@ -170,7 +171,7 @@ class ObjectFolder:
             raise OSError(f"{self.url}/{name}: {_first_line(error)}") from error
 
     def modified(self, name: str) -> datetime | None:
-        """When an object was written, by the store's clock; None when there is none."""
+        """Modification time of an object by the store's clock; None if it does not exist."""
         try:
             head = self._tried(name, lambda: self._obstore.head(self._store, self.key(name)))
         except FileNotFoundError:
@@ -179,7 +180,7 @@ class ObjectFolder:
         return written
 
     def now(self) -> datetime:
-        """The time by the store's clock, which dates its objects: ours may be wrong."""
+        """Current time by the store's clock, which also dates its objects; the local clock may be wrong."""
         name = f"{PROBE}-{uuid.uuid4().hex}"
         self.put(name, b"now")
         try:
@@ -192,10 +193,10 @@ class ObjectFolder:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def create(self, name: str, data: bytes) -> str | None:
-        """Create an object that must not be there and return its tag; None when there is one with other bytes.
+        """Create a new object and return its tag; None if one with other bytes exists.
 
-        A try whose answer was lost is known by its bytes. Racing creations may be answered with a conflict although nothing is
-        there yet: such a try is repeated.
+        If the answer to an earlier try was lost, the object is recognised by its bytes. Concurrent creations may get a conflict
+        although no object exists yet; such a try is repeated.
         """
 
         def act() -> str | None:
@@ -211,7 +212,7 @@ class ObjectFolder:
         return self._tried(name, act)
 
     def put(self, name: str, data: bytes | Path, *, tries: int = TRIES) -> str:
-        """Write an object, replacing an existing one; a file is sent in pieces."""
+        """Write an object, replacing an existing one; a file is uploaded in pieces."""
         return str(
             self._tried(
                 name, lambda: self._obstore.put(self._store, self.key(name), data)["e_tag"], tries=tries
@@ -219,7 +220,7 @@ class ObjectFolder:
         )
 
     def put_if_unchanged(self, name: str, data: bytes, tag: str) -> str | None:
-        """Replace an object only if it is still the one with this tag; None when it is not."""
+        """Replace an object only if it still has this tag; None if it does not."""
 
         def act() -> str | None:
             try:
@@ -231,12 +232,12 @@ class ObjectFolder:
         return self._tried(name, act)
 
     def delete(self, *names: str) -> None:
-        """Remove objects as far as that is possible."""
+        """Remove objects; errors are ignored."""
         with contextlib.suppress(self._errors.BaseError, FileNotFoundError):
             self._obstore.delete(self._store, [self.key(name) for name in names])
 
     def probe(self) -> None:
-        """Refuse a store that takes a second creation of the same object: two writers could then overwrite each other."""
+        """Refuse a store that accepts a second creation of the same object, since two writers could then overwrite each other."""
         name = f"{PROBE}-{uuid.uuid4().hex}"
         try:
             self._create_probe(name)
@@ -268,7 +269,7 @@ class ObjectFolder:
     # -- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _tried(self, name: str, act: Callable[[], _Result], *, tries: int = TRIES) -> _Result:
-        """Act until it works; raises `OSError` when it does not for more than a minute, `FileNotFoundError` at once."""
+        """Retry an operation; raises `OSError` if it fails for more than a minute, `FileNotFoundError` at once."""
         for attempt in range(tries):
             try:
                 return act()
@@ -295,11 +296,11 @@ class ObjectFolder:
 
 
 class _Passing(Exception):
-    """The store answered with a conflict that is over by now."""
+    """A conflict answer that is already outdated, so that the operation can be repeated."""
 
 
 def _final(errors: Any) -> tuple[type[Exception], ...]:
-    """What no repetition mends."""
+    """Whether an error cannot be fixed by retrying."""
     return (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
 
 

@@ -1,6 +1,6 @@
-"""What no output may replace: a file that the command reads, a file of a run, and rollouts of any tool.
+"""Protects files that no output may replace: inputs of the command, files of a run, and rollouts of any tool.
 
-Nothing makes rollouts again, and they cost days. Everything else (a report, a table, a file of tasks) may be written anew.
+Rollouts are irreplaceable and cost days. Other files (a report, a table, a task file) may be overwritten.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rollforge.records import PARAMS_KEY
 from rollforge.store.files import RunFiles, file_stem
 
 OWN_DATA = ("", "_tasks", "_failures", "_verdicts", "_rf_verdicts", "_calls", "_labels", "_batches", "_run")
-"""Endings of the files that a run is made of; the others can be made again."""
+"""Suffixes of the files that make up a run; other files can be regenerated."""
 
 LOOK_BYTES = 1 << 20
-"""How much of a first line is read; rollouts with longer ones are recognised by their beginning."""
+"""Bytes of a first line that are read; rollouts with longer lines are recognised by their beginning."""
 
 _LONG_ROLLOUT = re.compile(rb'"(response|responses_create_params)"\s*:\s*\{')
 
@@ -45,14 +45,14 @@ def refuse_output(path: str | Path, *, reads: Iterable[str | Path] = (), flag: s
 
 
 def belongs_to_run(path: Path) -> bool:
-    """Whether a manifest beside the file says that it is part of a run."""
+    """Whether a manifest beside the file lists it as part of a run."""
     stem = file_stem(path)
     stems = [stem.removesuffix(ending) for ending in OWN_DATA if stem.endswith(ending)]
     return any(path.with_name(f"{one}_run.json").is_file() for one in stems)
 
 
 def holds_rollouts(path: Path) -> bool:
-    """Whether the file's first line is a rollout, whichever tool wrote it."""
+    """Whether the file's first line is a rollout of any tool."""
     try:
         line = _first_line(path)
     except OSError:

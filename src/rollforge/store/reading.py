@@ -1,7 +1,7 @@
-"""Reading JSON that somebody else, or a crash, may have damaged: one list of exceptions, one message with the place.
+"""Reads possibly damaged JSON: one list of exceptions, and one error message with the location.
 
-A damaged line ends in bad JSON, bad UTF-8, nesting that exhausts the stack, or a value that does not fit into memory. Every reader
-catches `UNREADABLE`, so that none of the four is forgotten.
+A damaged line causes bad JSON, bad UTF-8, nesting that exhausts the stack, or a value that exceeds memory. Every reader catches
+`UNREADABLE`, which covers all four.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError)
-"""Everything that decoding JSON from untrusted bytes can raise."""
+"""Every exception that decoding untrusted JSON bytes can raise."""
 
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE = 256 << 20
@@ -40,7 +40,7 @@ NO_LINE = f"NUL bytes, or a line longer than {LONGEST_LINE >> 20} MB"
 
 
 def reason_of(error: BaseException) -> str:
-    """Why bytes cannot be read, in words for a user."""
+    """Why bytes are unreadable, for an error message."""
     match error:
         case UnicodeDecodeError():
             return f"not UTF-8 (byte {error.object[error.start]:#04x} at position {error.start})"
@@ -71,7 +71,8 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
     """The value of a whole JSON file.
 
     Raises:
-        DataError: the file is damaged or has another shape; the message names the file. A missing file raises `FileNotFoundError`.
+        DataError: the file is damaged or has unexpected contents; the message names the file. A missing file raises
+            `FileNotFoundError`.
     """
     try:
         return decode_json(read_whole(path), type)
@@ -83,10 +84,10 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
 def parquet_file(
     path: Path, *, columns: tuple[str, ...] = (), hint: str | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """A Parquet file that may be damaged: also what breaks while the caller reads it is a `DataError` with the path.
+    """Open a possibly damaged Parquet file; errors while the caller reads it also become a `DataError` with the path.
 
     Args:
-        columns: those without which the file is none of ours.
+        columns: required columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -102,19 +103,19 @@ def parquet_file(
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which UTF-8 cannot hold."""
+"""Half of a surrogate pair, which UTF-8 cannot represent."""
 _LONGEST_INTEGER = 20
-"""Characters of the longest number of 64 bits."""
+"""Length of the longest 64-bit integer in characters."""
 _HINT = "find it: rollforge validate RUN"
 
 
 def read_row(line: bytes) -> RowJson:
-    """Decode a row, so that any line a model produced can be read.
+    """Decode a row leniently, so that any model output is readable.
 
     NaN and numbers beyond 64 bits become null, and half a surrogate pair `⟨U+D800⟩`.
 
     Raises:
-        DataError: the line is no JSON at all.
+        DataError: the line is not JSON.
     """
     try:
         row: RowJson = msgspec.json.decode(line)
@@ -151,7 +152,7 @@ def _in_range(text: str) -> int | None:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file with their newlines, and a last one without; nothing for a missing file."""
+    """Lines of a file with newlines, the last one possibly without; none for a missing file."""
     if not path.exists():
         return
     with path.open("rb", buffering=BLOCK_BYTES) as file:

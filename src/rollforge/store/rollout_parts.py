@@ -1,6 +1,6 @@
 """The files that make up a run: one rollouts file, or the parts of its shards, in shard order.
 
-Readers take what is here and nothing else: bytes behind the length of a part belong to a process that was believed dead.
+Readers must use only these parts: bytes beyond a part's length were written by a process that was believed dead.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class RunPart(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     length: int | None = None
-    """Bytes that count; None: all, and the file may grow."""
+    """Number of valid bytes; None means all, and the file may grow."""
     index: Path
-    """The folder of its index."""
+    """Folder of its index."""
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, each with its newline."""
+        """Its lines, each with a newline."""
         length = self.length if self.length is not None else whole_length(self.path)
         return lines_within(self.path, length or 0)
 
     def all_lines(self) -> Iterator[bytes]:
-        """Its lines, and a last one without a newline where the file is the whole run."""
+        """Its lines, including a last one without a newline if the file is the whole run."""
         return lines_of(self.path) if self.length is None else self.lines()
 
     def size(self) -> int:
-        """Bytes that count now."""
+        """Current number of valid bytes."""
         return self.length if self.length is not None else self.path.stat().st_size
 
 
 class RunParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that counts of a run, apart from its tasks and its manifest."""
+    """All valid files of a run except tasks and manifest."""
 
     rollouts: list[RunPart] = []
     failures: list[RunPart] = []
@@ -49,7 +49,7 @@ class RunParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parts_of(files: RunFiles) -> RunParts:
-    """The parts of a run as they are now; no rollouts when there are none yet.
+    """The current parts of a run; without rollouts if there are none yet.
 
     Raises:
         ResumeRefused: a shard was collected under another plan.
@@ -83,12 +83,12 @@ def is_being_collected(files: RunFiles) -> bool:
 
 
 def shard_plan_of(files: RunFiles) -> ShardPlan | None:
-    """The plan of a run of shards; None for a run in one file."""
+    """The plan of a sharded run; None for a single-file run."""
     return read_plan(DiskStorage(files.shards)) if files.is_sharded else None
 
 
 def _verdicts(files: RunFiles) -> list[RunPart]:
-    """The verdicts file, and what workers have written that is not in it yet."""
+    """The verdicts file, and unjoined verdicts of workers."""
     parts = _whole(files, files.verdicts)
     if files.verdict_parts.is_dir():
         for path in sorted(files.verdict_parts.glob("*/verdicts.jsonl")):
@@ -102,7 +102,7 @@ def _whole(files: RunFiles, path: Path) -> list[RunPart]:
 
 
 def _part(files: RunFiles, kind: str, shard: int, epoch: Epoch) -> RunPart | None:
-    """What counts of one epoch; nothing when it wrote none."""
+    """The valid part of one epoch; None if it wrote nothing."""
     folder = files.rollouts.parent / "index" / shard_name(shard) / f"e{epoch.number}"
     if epoch.end is None:
         path = files.shards / shard_name(shard) / f"e{epoch.number}" / f"{kind}.jsonl"

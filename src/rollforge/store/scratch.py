@@ -1,7 +1,7 @@
-"""Temporary directories that say whose they are, so that those of a killed process can be removed by the next one.
+"""Temporary directories whose names contain their owner, so that the next process can remove those of a killed one.
 
-The name holds the owner: machine and process namespace (as a digest), process number and start. A process with the same number but
-another start is another process. What another user, machine or boot left is never touched.
+The owner is machine and process namespace (as a digest), process number and start time. The start time distinguishes processes
+with the same number. Directories of other users, machines or boots are never touched.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 PREFIX = "rollforge"
 PRIVATE_UIDS = range(1 << 30, 1 << 31)
-"""User ids that root gives to confined programs: a directory of such a user was made by root."""
+"""User ids that root gives to confined programs; directories of such users were made by root."""
 
 _NAME = re.compile(rf"{PREFIX}-[a-z]+-(?P<machine>[0-9a-f]{{8}})-(?P<pid>\d+)-(?P<start>\d+)-\w+")
 _cleaned: set[str] = set()
 
 
 def make_scratch(kind: str) -> Path:
-    """Make an empty directory that only this user may enter; the first one also removes what killed processes left."""
+    """Make an empty directory that only this user may enter; the first call also removes directories of killed processes."""
     root = Path(tempfile.gettempdir())
     owner = _machine(), _start_of(os.getpid())
     if None in owner:
@@ -50,9 +50,9 @@ def remove_orphans(root: Path) -> int:
 
 
 def remove_scratch(root: Path) -> None:
-    """Delete a directory with everything in it, also what a program made unreadable; follows no link.
+    """Delete a directory and its contents, even if a program removed permissions; follows no links.
 
-    Permissions are changed inside the directory only: its parent, such as /tmp, is everybody's.
+    Permissions are changed only inside the directory, because its parent, such as /tmp, is shared.
     """
 
     def make_writable(function: object, path: str, _: object) -> None:
@@ -78,7 +78,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def _machine() -> str | None:
-    """This boot of this machine, and the namespace in which process numbers mean anything; None where it cannot be known."""
+    """Identity of this boot and of the namespace of process numbers; None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  (no file is there to resolve)
@@ -88,7 +88,7 @@ def _machine() -> str | None:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None when there is none, or it is a zombie."""
+    """Start time of a process in ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

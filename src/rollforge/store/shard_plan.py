@@ -1,4 +1,4 @@
-"""The plan of a run in shards: which tasks each shard has, and which shard `--shard` names."""
+"""The plan of a sharded run: the tasks of each shard, and the shard that `--shard` names."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MOST_SHARDS = 4096
 ROLLOUTS_PER_SHARD = 2_000
 
 FEWEST_SHARDS = 32
-"""Shards of a small run, or one per task if it has fewer: enough for some workers to share it."""
+"""Number of shards of a small run, so that some workers can share it; one per task if it has fewer."""
 
 
 class ShardRange(msgspec.Struct, frozen=True, array_like=True):
-    """Positions of tasks: the first, and the one behind the last."""
+    """Range of task positions: the first, and the one after the last."""
 
     first: int
     end: int
@@ -43,7 +43,7 @@ class ShardRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan.json`: what was fixed when the run was made."""
+    """`plan.json`: settings fixed when the run was made."""
 
     version: int = 1
     run: str
@@ -53,7 +53,7 @@ class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     samples: int
     first_number: int = 0
-    """What an array calls the first shard."""
+    """Slurm array number of the first shard."""
     tasks_bytes: int
     """Length of `rollouts_tasks.jsonl`."""
     tasks_sha256: str
@@ -64,51 +64,51 @@ class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Differs between runs, and between settings of one run."""
+        """Digest that differs between runs, and between settings of one run."""
         return hashlib.sha256(
             msgspec.json.encode([self.run, self.fingerprint, self.tasks_sha256], order="sorted")
         ).hexdigest()[:16]
 
     def expected(self, shard: int) -> int:
-        """Rollouts of one shard."""
+        """Number of rollouts of one shard."""
         return len(self.ranges[shard]) * self.samples
 
     def shard_of(self, positions: np.ndarray) -> np.ndarray:
-        """The shard of each position."""
+        """Shard number of each position."""
         import numpy as np  # most commands that know of shards need no arrays
 
         return np.searchsorted([one.end for one in self.ranges], positions, side="right")
 
 
 def even_ranges(tasks: int, count: int) -> list[ShardRange]:
-    """Contiguous ranges of nearly equal size; with more shards than tasks, some are empty."""
+    """Contiguous ranges of nearly equal size; some are empty if there are more shards than tasks."""
     bounds = [tasks * number // count for number in range(count + 1)]
     return [ShardRange(first, end) for first, end in itertools.pairwise(bounds)]
 
 
 def default_count(tasks: int, samples: int) -> int:
-    """The default number of shards: it depends on the run alone, never on the workers."""
+    """Default number of shards, which depends only on the run, not on the workers."""
     wanted = max(-(-tasks * samples // ROLLOUTS_PER_SHARD), FEWEST_SHARDS)
     return max(1, min(wanted, tasks, MOST_SHARDS))
 
 
 class ShardChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which shard `--shard` names, and of how many."""
+    """The shard that `--shard` names, and the number of shards."""
 
     number: int
     count: int
     first: int = 0
-    """The number that stands for the first shard: arrays may be numbered from any."""
+    """Number of the first shard, because arrays may start from any number."""
     is_array: bool = False
     is_whole: bool = True
-    """False for a part of an array, resubmitted: only the plan knows how many shards there are."""
+    """False for a partial, resubmitted array, from which the number of shards cannot be derived."""
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> ShardChoice:
-        """`I/N`, counted from 0, or `slurm`: the task of a Slurm array.
+        """Parse `I/N`, counted from 0, or `slurm`, the current task of a Slurm array.
 
         Raises:
-            UsageError: it is neither, or there is no such array.
+            UsageError: the text is neither, or no Slurm array is running.
         """
         if text.strip() == "slurm":
             return cls._of_array(environment)
@@ -140,7 +140,7 @@ class ShardChoice(msgspec.Struct, frozen=True, kw_only=True):
         return cls(number=number, count=count, first=least, is_array=True, is_whole=most - least + 1 == count)
 
     def number_in(self, plan: ShardPlan) -> int:
-        """The shard of an existing plan; refused when the plan has another number of shards."""
+        """The shard's number in an existing plan; refused if the plan has another number of shards."""
         if self.is_array:
             _check_number(self.number - plan.first_number, len(plan))
             return self.number - plan.first_number
@@ -153,7 +153,7 @@ class ShardChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.number
 
     def check_new(self) -> None:
-        """Refuse to fix the number of shards from a part of an array."""
+        """Refuse to derive the number of shards from a partial array."""
         if not self.is_whole:
             raise UsageError(
                 "--shard slurm: the run does not exist yet, and this array has gaps, so the number of shards is not known",
@@ -180,18 +180,18 @@ def _check_number(shard: int, count: int) -> None:
 
 
 def read_plan(storage: ShardStorage) -> ShardPlan | None:
-    """The plan of a run of shards; None when there is none."""
+    """The plan of a sharded run, or None."""
     data = storage.read(PLAN)
     return None if data is None else decode_record(data, ShardPlan, PLAN)
 
 
 def create_plan(storage: ShardStorage, plan: ShardPlan) -> bool:
-    """Fix the plan; False when another process was first."""
+    """Create the plan; False if another process was first."""
     return storage.create(PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
 
 
 def decode_record(data: bytes, kind: type[_Record], name: str) -> _Record:
-    """A file of `shards/` as a record; a damaged one is an error that names it."""
+    """Decode a file of `shards/`; a damaged one raises an error with its name."""
     try:
         return decode_json(data, kind)
     except UNREADABLE as error:
@@ -201,7 +201,7 @@ def decode_record(data: bytes, kind: type[_Record], name: str) -> _Record:
 
 
 def array_text(numbers: list[int]) -> str:
-    """Ascending numbers as Slurm writes an array: `0-3,17`."""
+    """Ascending numbers in Slurm's array syntax: `0-3,17`."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:

@@ -1,7 +1,7 @@
-"""Where the shards of a run are, as the few operations that shards need: here on a disk, in `bucket_storage.py` in a bucket.
+"""Storage interface of shards, and its implementation on disk; that for buckets is in `bucket_storage.py`.
 
-Safety rests on one operation alone: `create` succeeds for exactly one caller per name. Everything else is plain reading, listing and
-appending to files that have one writer.
+Safety depends on one operation: `create` succeeds for exactly one caller per name. All others are plain reads, listings and
+appends to single-writer files.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ BLOCK = 4 << 20
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of one file that count; later bytes do not."""
+    """The valid bytes of a file; later bytes do not count."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A\d+/e\d+/\w+\.jsonl\Z")]
-    """Relative to the folder of the shards, and within it: a run may be somebody else's."""
+    """Path relative to the shards folder, which it must not leave, because the run may be untrusted."""
     length: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     sha256: str
 
 
 class ShardStorage(Protocol):
-    """What shards ask of the storage. Names are relative, with `/` between folders."""
+    """Operations that shards need. Names are relative, with `/` between folders."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file durably, unless one of that name exists; False then. Readers see it whole or not at all."""
+        """Write a small file durably and atomically; False if the name exists."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a small file; None when there is none."""
+        """The bytes of a small file; None if it does not exist."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a small file, replacing an existing one; it may be lost in a crash (heartbeats)."""
+        """Write or replace a small file without syncing; it may be lost in a crash (heartbeats)."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when there is no such folder."""
+        """Sorted names in a folder; none if it does not exist."""
         ...
 
     def age_s(self, name: str) -> float | None:
-        """Seconds since a file was written, by the clock that dated it; None when there is none."""
+        """Seconds since a file was written, by the clock that dated it; None if it does not exist."""
         ...
 
     def rows(self, name: str) -> DurableFile:
-        """A file of lines to append to. Only the epoch that owns the name calls this."""
+        """Open a line file for appending. Only the epoch that owns the name may call this."""
         ...
 
     def counted(self, name: str) -> Counted | None:
-        """The whole lines that are in a file of lines now; None when there is no such file."""
+        """The complete lines that a line file has now; None if it does not exist."""
         ...
 
     def lines(self, counted: Counted) -> Iterator[bytes]:
-        """The lines of a file that count."""
+        """The valid lines of a file."""
         ...
 
 
 class DiskStorage:
     """A folder on a local or shared file system.
 
-    Needs `link` or `O_EXCL` that work across hosts: NFS from version 3 on, Lustre, GPFS, CephFS.
+    Requires `link` or `O_EXCL` to work across hosts: NFS from version 3 on, Lustre, GPFS, CephFS.
     """
 
     def __init__(self, root: Path) -> None:
@@ -111,7 +111,7 @@ class DiskStorage:
             return []
 
     def age_s(self, name: str) -> float | None:
-        """The file server's clock dates the file; a file of our own asks the same clock for the time now."""
+        """Seconds since a file was written; the file server dates both the file and a new one made for comparison."""
         path = self.root / name
         try:
             written = path.stat().st_mtime
@@ -148,7 +148,7 @@ class DiskStorage:
 
 
 def whole_length(path: Path) -> int | None:
-    """The bytes up to the last newline; None when there is no such file. A writer may be in the middle of a line."""
+    """Number of bytes up to the last newline, since a writer may be in the middle of a line; None if the file does not exist."""
     try:
         file = path.open("rb", buffering=0)
     except FileNotFoundError:
@@ -172,7 +172,7 @@ def lines_within(path: Path, length: int) -> Iterator[bytes]:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Give a whole file its name, unless the name is taken."""
+    """Give a complete file its name, unless the name is taken."""
     try:
         os.link(source, target)
     except FileExistsError:

@@ -1,9 +1,9 @@
-"""A run in shards: who owns which shard, by epochs of create-only files, and which bytes count.
+"""A run in shards: ownership of shards by epochs of create-only files, and the bytes that count.
 
-A shard is a contiguous range of task positions with all their samples, fixed in `plan.json` when the run is made. A process takes a
-shard by creating `eN.owner`, and then writes only into the files of that epoch. An epoch ends when `eN.end` exists, which names the
-bytes that count: the owner creates it when it stops, a successor when it takes over. One of the two wins, and the other obeys. A
-process believed dead may append for hours: bytes after the length in the end record do not count. The cost is a few rollouts
+A shard is a contiguous range of task positions with all their samples, fixed in `plan.json` when the run is made. A process takes
+a shard by creating `eN.owner`, and then writes only into the files of that epoch. An epoch ends when `eN.end` exists, which
+records the bytes that count: the owner creates it when it stops, or a successor when it takes over; only the first one succeeds.
+A process believed dead may append for hours, but bytes beyond the recorded length do not count. The cost is a few rollouts
 generated twice, never counted twice.
 """
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from rollforge.store.durable import DurableFile
 
 STALE_S = 120.0
-"""An owner whose heartbeat is older counts as dead; Ray needs up to 65 s to notice a hung node."""
+"""Heartbeat age after which an owner counts as dead; Ray needs up to 65 s to notice a hung node."""
 BEAT_EVERY_S = 5.0
 
 EndState = Literal["complete", "released", "taken over"]
-"""Nothing is owed any more; the owner stopped early; a successor ended the epoch."""
+"""`complete`: nothing is owed any more; `released`: the owner stopped early; `taken over`: a successor ended the epoch."""
 
 _EPOCH = re.compile(r"e(\d+)\.(owner|end|beat)")
 _Record = TypeVar("_Record")
 
 
 class EpochOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """`eN.owner`: who took the shard."""
+    """`eN.owner`: the process that took the shard."""
 
     host: str
     pid: int
     since: float
     plan: str = ""
-    """Digest of the plan that it works on."""
+    """Digest of its plan."""
     process: str = ""
-    """What tells this process from any other with its number: boot, namespace and start; empty where it cannot be known."""
+    """Boot, namespace and start time, which distinguish this process from others with the same number; empty if unknown."""
 
 
 class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """`eN.end`: how an epoch ended, and which bytes of it count."""
+    """`eN.end`: how an epoch ended, and its valid bytes."""
 
     state: EndState
     at: float
@@ -60,16 +60,16 @@ class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, Counted] = {}
     """`rollouts` and `failures`."""
     finished: int = 0
-    """Rollouts of the whole shard that are finished, earlier epochs included; only the owner knows it."""
+    """Finished rollouts of the whole shard, including earlier epochs; only the owner knows this number."""
     given_up: int = 0
     unjudged: int = 0
-    """Finished rollouts of the whole shard whose reward is null."""
+    """Finished rollouts of the whole shard with a null reward."""
     facts: JsonObject = {}
-    """What the owner's manifest would say: reward, failures by class, requests."""
+    """Facts that a manifest would contain: reward, failures by class, requests."""
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """`eN.beat`: the owner lives, and how far it is."""
+    """`eN.beat`: heartbeat of the owner, with its progress."""
 
     finished: int = 0
     in_flight: int = 0
@@ -78,7 +78,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One ownership of a shard."""
+    """One period of ownership of a shard."""
 
     number: int
     owner: EpochOwner
@@ -89,7 +89,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_process(plan: str = "") -> EpochOwner:
-    """The owner that this process is."""
+    """The owner record of this process."""
     pid = os.getpid()
     return EpochOwner(
         host=socket.gethostname(), pid=pid, since=time.time(), plan=plan, process=_process_id(pid) or ""
@@ -97,7 +97,7 @@ def this_process(plan: str = "") -> EpochOwner:
 
 
 def _process_id(pid: int) -> str | None:
-    """Boot, namespace and start of a process on this machine; None when there is none, or it is a zombie."""
+    """Boot, namespace and start time of a local process; None if it does not exist or is a zombie."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  (no file is there to resolve)
@@ -108,7 +108,7 @@ def _process_id(pid: int) -> str | None:
 
 
 def is_gone(owner: EpochOwner) -> bool:
-    """Whether this machine can tell that the owner has ended; False when only its heartbeat can tell."""
+    """Whether the owner has certainly ended, as far as this machine can tell; False if only its heartbeat can show it."""
     mine = _process_id(os.getpid())
     if mine is None or not owner.process or owner.process.split()[:2] != mine.split()[:2]:
         return False
@@ -119,12 +119,12 @@ def is_gone(owner: EpochOwner) -> bool:
 
 
 def shard_name(shard: int) -> str:
-    """The folder of a shard."""
+    """Folder name of a shard."""
     return f"{shard:05d}"
 
 
 def read_epochs(storage: ShardStorage, shard: int) -> list[Epoch]:
-    """The epochs of a shard, oldest first."""
+    """Epochs of a shard, oldest first."""
     folder = shard_name(shard)
     kinds: dict[int, set[str]] = {}
     for name in storage.names(folder):
@@ -145,7 +145,7 @@ def _read(storage: ShardStorage, name: str, kind: type[_Record]) -> _Record | No
 
 
 def read_beat(storage: ShardStorage, shard: int, epoch: int) -> tuple[Beat | None, float | None]:
-    """The last heartbeat of an epoch and its age in seconds."""
+    """Last heartbeat of an epoch, and its age in seconds."""
     name = f"{shard_name(shard)}/e{epoch}.beat"
     age = storage.age_s(name)
     if age is None:
@@ -157,7 +157,7 @@ def read_beat(storage: ShardStorage, shard: int, epoch: int) -> tuple[Beat | Non
 
 
 def is_stale(storage: ShardStorage, shard: int, epoch: Epoch) -> bool:
-    """Whether the owner of an open epoch has ended, or has been silent for too long."""
+    """Whether the owner of an open epoch has ended, or was silent for too long."""
     if epoch.end is not None:
         return False
     if is_gone(epoch.owner):
@@ -167,7 +167,7 @@ def is_stale(storage: ShardStorage, shard: int, epoch: Epoch) -> bool:
 
 
 def counted_files(storage: ShardStorage, shard: int, epoch: Epoch) -> dict[str, Counted]:
-    """What counts of one epoch: what its end record names; of an open one, the whole lines that exist now."""
+    """Valid files of one epoch: those in its end record; for an open one, the complete lines that exist now."""
     if epoch.end is not None:
         return epoch.end.files
     counted_by_kind = {}
@@ -179,7 +179,7 @@ def counted_files(storage: ShardStorage, shard: int, epoch: Epoch) -> dict[str, 
 
 
 class Lease:
-    """The ownership of one shard: its epoch, and what earlier epochs left."""
+    """Ownership of one shard: the current epoch, and the contents of earlier ones."""
 
     def __init__(
         self, storage: ShardStorage, shard: int, number: int, owner: EpochOwner, before: list[Epoch]
@@ -196,21 +196,21 @@ class Lease:
         return f"{shard_name(self.shard)}/e{self.number}"
 
     def rows(self, kind: Literal["rollouts", "failures", "verdicts"]) -> DurableFile:
-        """A file of this epoch to append to."""
+        """Open a file of this epoch for appending."""
         return self.storage.rows(f"{self.folder}/{kind}.jsonl")
 
     def earlier(self, kind: str) -> Iterator[bytes]:
-        """The lines of earlier epochs that count."""
+        """Valid lines of earlier epochs."""
         for epoch in self.before:
             if epoch.end is not None and (counted := epoch.end.files.get(kind)) is not None:
                 yield from self.storage.lines(counted)
 
     def beat(self, beat: Beat) -> None:
-        """Say that the owner lives."""
+        """Write a heartbeat."""
         self.storage.replace(f"{self.folder}.beat", msgspec.json.encode(beat))
 
     def is_taken_over(self) -> bool:
-        """Whether a successor has ended this epoch: nothing that is written from now on counts."""
+        """Whether a successor has ended this epoch, so that further writes do not count."""
         return self.storage.read(f"{self.folder}.end") is not None
 
     def end(
@@ -223,7 +223,7 @@ class Lease:
         facts: JsonObject | None = None,
         kinds: tuple[str, ...] = ("rollouts", "failures"),
     ) -> EpochEnd:
-        """End the epoch and return its end record: ours, or that of a successor that was first."""
+        """End the epoch; returns its end record, or that of a successor that was faster."""
         files = {}
         for kind in kinds:
             counted = self.storage.counted(f"{self.folder}/{kind}.jsonl")
@@ -247,7 +247,7 @@ def end_epoch(storage: ShardStorage, shard: int, number: int, end: EpochEnd) -> 
 
 
 def refuse_other_plans(plan: ShardPlan, shard: int, epochs: list[Epoch]) -> None:
-    """Raise for epochs that were written under another plan: parts of another run, copied here.
+    """Raise for epochs with another plan, such as copied parts of another run.
 
     Raises:
         ResumeRefused: naming the shard and the epoch.
@@ -263,10 +263,10 @@ def refuse_other_plans(plan: ShardPlan, shard: int, epochs: list[Epoch]) -> None
 
 
 def take(storage: ShardStorage, plan: ShardPlan, shard: int, *, is_lost: bool = False) -> Lease | None:
-    """Own a shard from now on; None when another process owns it and may still live, or was faster.
+    """Take a shard; None if another process owns it and may be alive, or was faster.
 
     Args:
-        is_lost: The caller knows that the last owner has ended (it saw the process end); no need to wait for its heartbeat.
+        is_lost: The caller knows that the last owner has ended, so its heartbeat need not expire.
     """
     epochs = read_epochs(storage, shard)
     refuse_other_plans(plan, shard, epochs)
@@ -289,11 +289,11 @@ def take(storage: ShardStorage, plan: ShardPlan, shard: int, *, is_lost: bool = 
 # -- how far the shards are ------------------------------------------------------------------------------------------------
 
 ShardProgress = Literal["finished", "incomplete", "open", "stale", "owed"]
-"""All rollouts are there; some were given up for good; a live process works on it; its owner is gone; nobody has it."""
+"""All rollouts are there; some failed for good; a live process works on it; its owner is gone; no process owns it."""
 
 
 class ShardState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one shard is."""
+    """State of one shard."""
 
     shard: int
     state: ShardProgress
@@ -304,13 +304,13 @@ class ShardState(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 0
     owner: EpochOwner | None = None
     heard_s_ago: float | None = None
-    """Age of the heartbeat, of an open or stale one."""
+    """Age of the heartbeat, for an open or stale shard."""
     in_flight: int = 0
     rate: float | None = None
 
 
 def shard_states(storage: ShardStorage, plan: ShardPlan) -> Iterator[ShardState]:
-    """Where each shard is, from the files alone."""
+    """State of each shard, from its files."""
     for shard in range(len(plan)):
         yield _state_of(storage, plan, shard)
 

@@ -1,6 +1,6 @@
-"""Which folders are working copies of a bucket: files written there are sent on before they count.
+"""Registry of folders that are working copies of a bucket: writes there are uploaded before they are acknowledged.
 
-Knows no bucket: a copy is whatever can do what `Copy` says.
+It is independent of buckets: a copy is any object with the interface `Copy`.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from pathlib import Path
 from typing import Protocol
 
 SHIPPED_DELAY_S = 1.0
-"""How long a line waits for company where every commit is an object."""
+"""How long a line waits for others if every commit creates an object."""
 
 
 class Copy(Protocol):
-    """A working copy."""
+    """Interface of a working copy."""
 
     url: str
 
     def append(self, path: Path, data: bytes) -> None:
-        """Send lines that were appended; raises `OSError` when they could not be sent."""
+        """Upload appended lines; raises `OSError` on failure."""
 
     def recorded(self, path: Path, size: int) -> None:
-        """Note the size of a growing file whose lines were all sent."""
+        """Record the size of a growing file whose lines were all uploaded."""
 
     def replace(self, path: Path) -> None:
-        """Send a file that was replaced as a whole."""
+        """Upload a file that was replaced."""
 
     def refresh(self) -> None:
-        """Bring the copy up to date with what other processes wrote."""
+        """Update the copy with writes of other processes."""
 
     def remove(self, folder: Path) -> None:
         """Remove a folder that is no longer needed."""
 
     def held(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the run for writing, with an up-to-date copy."""
+        """Hold the run for writing, with an updated copy."""
         ...
 
 
@@ -45,7 +45,7 @@ _addresses: dict[Path, str] = {}
 
 @contextlib.contextmanager
 def shipped(folder: Path, copy: Copy) -> Iterator[None]:
-    """Send what is written below `folder` as long as the block runs."""
+    """While the block runs, upload writes below `folder`."""
     before = _copies.get(folder)
     _copies[folder] = copy
     try:
@@ -59,7 +59,7 @@ def shipped(folder: Path, copy: Copy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def known(path: Path, url: str) -> Iterator[None]:
-    """Remember the address of a working copy as long as the block runs."""
+    """While the block runs, remember the bucket address of a working copy."""
     _addresses[path] = url
     try:
         yield
@@ -68,7 +68,7 @@ def known(path: Path, url: str) -> Iterator[None]:
 
 
 def copy_of(path: Path) -> Copy | None:
-    """The working copy that a path lies in; None for the files of this machine."""
+    """The working copy that contains a path; None for ordinary local files."""
     if not _copies or path.name.startswith("."):
         return None
     for folder, copy in _copies.items():
@@ -79,7 +79,7 @@ def copy_of(path: Path) -> Copy | None:
 
 
 def ship_lines(path: Path, data: bytes) -> None:
-    """Send whole lines that were appended to a file, if it lies in a working copy."""
+    """Upload lines appended to a file, if it is in a working copy."""
     copy = copy_of(path)
     if copy is not None:
         copy.append(path, data)
@@ -87,7 +87,7 @@ def ship_lines(path: Path, data: bytes) -> None:
 
 
 def address_of(path: str | Path) -> str | None:
-    """The address in a bucket that a path is a working copy of; None for the files of this machine."""
+    """The bucket address of a path in a working copy; None for ordinary local files."""
     path = Path(path)
     for folder, url in _addresses.items():
         if path == folder or folder in path.parents:

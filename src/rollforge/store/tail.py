@@ -1,7 +1,7 @@
-"""Mending the end of an append-only file after a crash, before anything is appended to it.
+"""Repairs the end of an append-only file after a crash, before anything is appended.
 
-A crash leaves a torn line, blank lines, or a run of NUL bytes (journals after power loss). These are cut, and kept in a
-`.damaged` file beside the original. A last line that is whole and only lacks its newline stays.
+A crash leaves a torn line, blank lines, or a run of NUL bytes (journals after power loss). These are cut off and saved in a
+`.damaged` file beside the original. A complete last line that only lacks its newline stays.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 _BLANK = b"\0 \t\r\n"
 _BLOCK = 1 << 16
 _MOST_BLANKS = 64 << 20
-"""Blank bytes at the end of one cut that are kept: a longer run is a hole of NUL bytes, which could fill the disk."""
+"""Most blank bytes of one cut that are saved: a longer run is a hole of NUL bytes, which could fill the disk."""
 
 
 def damaged_file(path: Path) -> Path:
-    """Where bytes cut off the end of `path` go: `rollouts.damaged` beside `rollouts.jsonl`."""
+    """File for bytes cut off the end of `path`: `rollouts.damaged` beside `rollouts.jsonl`."""
     return path.with_name(file_stem(path) + ".damaged")
 
 
 def mend_tail(path: Path) -> int:
-    """Make the file end with a whole line; returns how many bytes were cut."""
+    """Cut the file after its last complete line; returns the number of bytes cut."""
     if not path.exists() or path.stat().st_size == 0:
         return 0
     with os.fdopen(open_for_writing(path, os.O_RDWR), "r+b") as file:
@@ -54,7 +54,7 @@ def mend_tail(path: Path) -> int:
 
 
 def _whole_end(file: BinaryIO, size: int) -> tuple[int, bool]:
-    """Where the last whole line ends, and whether its newline is missing."""
+    """End offset of the last complete line, and whether its newline is missing."""
     end = size
     while end:
         content = _last_content(file, end)
@@ -74,7 +74,7 @@ def _whole_end(file: BinaryIO, size: int) -> tuple[int, bool]:
 
 
 def _last_content(file: BinaryIO, end: int) -> int:
-    """The offset just after the last byte before `end` that is neither NUL nor white space; 0 if there is none."""
+    """Offset after the last byte before `end` that is neither NUL nor white space; 0 if there is none."""
     while end > 0:
         start = max(0, end - _BLOCK)
         file.seek(start)
@@ -86,7 +86,7 @@ def _last_content(file: BinaryIO, end: int) -> int:
 
 
 def _line_start(file: BinaryIO, end: int) -> int:
-    """The offset just after the last newline before `end`."""
+    """Offset after the last newline before `end`."""
     while end > 0:
         start = max(0, end - _BLOCK)
         file.seek(start)
@@ -120,5 +120,5 @@ def _keep_damaged(path: Path, file: BinaryIO, start: int, end: int) -> None:
 
 
 def damaged_bytes(count: int) -> str:
-    """How much was cut, in words."""
+    """Describe how much was cut."""
     return "1 damaged byte" if count == 1 else f"{count:,} damaged bytes"

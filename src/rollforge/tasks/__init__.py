@@ -1,4 +1,4 @@
-"""Tasks: reading rows from files of any container and from the Hub, making them Responses-shaped, and saying which lines are bad."""
+"""Tasks: reads rows from files and the Hub, converts them to Responses form, and reports bad lines."""
 
 from rollforge.tasks.containers import read_lines
 from rollforge.tasks.file import TaskFile

@@ -1,6 +1,6 @@
 """Streams the rows of a task file as JSON lines: JSONL, a JSON array, CSV, Arrow or Parquet, plain or compressed, or stdin.
 
-It never holds the file, and it does not look inside a line of JSONL. Rows of the other containers become JSON lines.
+Files are never loaded as a whole, and JSONL lines are not parsed. Rows of other containers are converted to JSON lines.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ARRAY_CHUNK = 1 << 20
 
 
 def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) of every line that is not blank; `-` is stdin. Other containers than JSONL count rows.
+    """(line number, line) of every line that is not blank; `-` is stdin. For containers other than JSONL, numbers count rows.
 
-    The container is known by its first bytes; a CSV table by the ending of its name.
+    The container is detected from its first bytes; a CSV table from its suffix.
     """
     if str(source) == "-":
         yield from _numbered(bounded_lines(sys.stdin.buffer))
@@ -66,7 +66,7 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
 
 
 def container_of(path: Path) -> Container:
-    """What holds the rows of a file, from its first bytes; of a CSV table, from its ending."""
+    """Container type of a file from its first bytes; of a CSV table from its suffix."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
         if head.startswith(PARQUET):
@@ -84,7 +84,7 @@ def container_of(path: Path) -> Container:
 
 
 def read_table(path: Path, container: Container) -> Iterator[tuple[int, dict[str, Any] | bytes]]:
-    """(row number, row) of a container that is not JSONL; an element of a JSON array comes as its own bytes, on one line."""
+    """(row number, row) of a non-JSONL container; elements of a JSON array keep their bytes, on one line."""
     match container:
         case "parquet" | "arrow":
             yield from enumerate(_arrow_rows(path, container), 1)
@@ -95,7 +95,7 @@ def read_table(path: Path, container: Container) -> Iterator[tuple[int, dict[str
 
 
 class OtherFormat(NamedTuple):
-    """A file that holds no rows, and what to do about it."""
+    """A file format without rows, and advice for the user."""
 
     what: str
     remedy: str
@@ -116,7 +116,7 @@ _MAGIC = {
 
 
 def other_format(head: bytes, path: Path) -> OtherFormat | None:
-    """The kind of a file with these first bytes, when it holds neither rows nor an archive of them."""
+    """The format of a file with these first bytes, if it contains neither rows nor an archive of them."""
     if head.startswith((_GZIP, _ZSTD, PARQUET, _ARROW_FILE, _ARROW_STREAM)):
         return None
     remedy = f"give {CONTAINERS}"
@@ -136,7 +136,7 @@ def other_format(head: bytes, path: Path) -> OtherFormat | None:
 
 
 def unpacked_lines(path: Path) -> Iterator[bytes] | None:
-    """Every line of a compressed file whose name does not say so; None for any other file."""
+    """Lines of a compressed file without a compression suffix; None for other files."""
     if path.suffix in _COMPRESSED:
         return None
     with path.open("rb") as file:
@@ -152,7 +152,7 @@ def _unpacked(path: Path) -> Iterator[bytes]:
 
 
 def _suffix(path: Path) -> str:
-    """The ending that names the format, below that of a compressed file."""
+    """The suffix that names the format, ignoring a compression suffix."""
     name = path.name.lower()
     for ending in _COMPRESSED:
         name = name.removesuffix(ending)
@@ -209,7 +209,7 @@ def _naming_archive(path: Path) -> Iterator[None]:
 
 
 def _lines_of_text(path: Path) -> Iterator[str]:
-    """The lines of a text file, decompressed, with their line ends."""
+    """Decompressed lines of a text file, with line ends."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
         file.seek(0)
@@ -226,7 +226,7 @@ def _lines_of_text(path: Path) -> Iterator[str]:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a table with a header; an empty cell is missing, and cells of `messages` and its like are JSON."""
+    """Rows of a CSV table with a header; empty cells are missing values, and cells of columns such as `messages` are JSON."""
     import csv
 
     csv.field_size_limit(LONGEST_LINE)
@@ -268,7 +268,7 @@ def _cell(name: str, cell: str, path: Path, line: int) -> Any:
 
 
 def _array_elements(path: Path) -> Iterator[bytes]:
-    """The elements of a JSON array as they are written, each on one line; at most a few are held at a time."""
+    """Elements of a JSON array with unchanged bytes, each on one line; only a few are in memory at a time."""
     scan = json.JSONDecoder().raw_decode
     chunks = _text_chunks(path)
     text, at, number = next(chunks, "").lstrip()[1:], 0, 0
@@ -363,7 +363,7 @@ def _batches(path: Path, container: Container) -> Iterator[Any]:
         return
     import pyarrow as arrow
 
-    # Not mapped: a mapped file that somebody truncates ends the process.
+    # Not mapped: truncating a mapped file would crash the process.
     with arrow.OSFile(str(path)) as source:
         with path.open("rb") as file:
             is_stream = file.read(len(_ARROW_STREAM)) == _ARROW_STREAM
@@ -376,7 +376,7 @@ def _batches(path: Path, container: Container) -> Iterator[Any]:
 
 
 def without_nulls(value: object) -> object:
-    """Parquet fills keys that a row did not have with nulls; a missing key is missing again."""
+    """A row without the nulls that Parquet adds for missing keys."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -21,7 +21,7 @@ _AGAIN = "run the same collect command again: it makes the file again from its i
 
 
 class TaskFile:
-    """`rollouts_tasks.jsonl` with random access: eight bytes per task for its place, eight for its id."""
+    """`rollouts_tasks.jsonl` with random access: per task eight bytes for its offset, eight for its id."""
 
     def __init__(
         self, path: Path, offsets: NDArray[np.int64], ids: NDArray[np.int64], *, end: int | None = None
@@ -29,7 +29,7 @@ class TaskFile:
         """Open the file.
 
         Args:
-            end: where the last of these tasks ends; by default at the end of the file.
+            end: end offset of the last of these tasks; by default the end of the file.
         """
         self.path = path
         self.ids = ids
@@ -56,7 +56,7 @@ class TaskFile:
         return Task(value, int(self.ids[position]))
 
     def part(self, first: int, end: int) -> TaskFile:
-        """The tasks at positions [first, end), under positions from 0 on; shares the open file."""
+        """The tasks at positions [first, end) as positions from 0; shares the open file."""
         some = object.__new__(TaskFile)
         some.path, some.ids, some._file = self.path, self.ids[first:end], self._file
         some._offsets = self._offsets[first : end + 1]
@@ -67,7 +67,7 @@ class TaskFile:
 
     @classmethod
     def open(cls, path: Path, *, count: int) -> TaskFile:
-        """Scan an existing tasks file, which holds at least `count` tasks, for offsets and ids."""
+        """Scan an existing tasks file with at least `count` tasks for offsets and ids."""
         decode = json_decoder(_TaskKey).decode
         offsets, ids, offset = array("q"), array("q"), 0
         with path.open("rb", buffering=4 << 20) as file, contextlib.suppress(*UNREADABLE):

@@ -1,8 +1,7 @@
 """Datasets on the Hugging Face Hub as task files: `hf://datasets/ORG/NAME[@REVISION][/path or pattern]`.
 
-A revision is resolved to a commit once; the commit and the chosen files identify the input from then on. Which files belong to a
-split comes from the dataset card, else from file names as the `datasets` library reads them, else from the Parquet branch that the
-Hub makes by itself.
+A revision is resolved to a commit once; then commit and selected files identify the input. The files of a split are determined by
+the dataset card, else by file names as in the `datasets` library, else by the Hub's automatic Parquet branch.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _SHAPE = "hf://datasets/ORG/NAME, with @REVISION and /path/to/file or a pattern 
 
 
 def is_hub_name(name: object) -> bool:
-    """Whether an input names something on the Hub."""
+    """Whether an input is on the Hub."""
     return isinstance(name, str) and name.startswith(SCHEME)
 
 
 class HubName(msgspec.Struct, frozen=True):
-    """What an `hf://` name says."""
+    """The parts of an `hf://` name."""
 
     repo: str
     revision: str | None = None
@@ -48,7 +47,7 @@ class HubName(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, name: str) -> HubName:
-        """The parts of a name; raises `UsageError`."""
+        """Parse a name; raises `UsageError`."""
         match = _NAME.fullmatch(name.rstrip("/"))
         if match is None:
             raise UsageError(f"{name}: not a dataset on the Hub", hint=f"write {_SHAPE}")
@@ -64,7 +63,7 @@ class HubFile(msgspec.Struct, frozen=True):
     path: str
     size: int | None = None
     sha256: str | None = None
-    """Of files in large-file storage."""
+    """Digest, only for files in large-file storage."""
 
 
 class HubInfo(msgspec.Struct, frozen=True):
@@ -78,7 +77,7 @@ class HubInfo(msgspec.Struct, frozen=True):
 
 
 class HubChoice(msgspec.Struct, frozen=True):
-    """The files that an input means, at one commit."""
+    """The files that an input refers to, at one commit."""
 
     repo: str
     commit: str
@@ -88,7 +87,7 @@ class HubChoice(msgspec.Struct, frozen=True):
 
 
 def choose_path(info: HubInfo, pattern: str) -> HubChoice:
-    """The file of this name, or the files that match a pattern."""
+    """The file with this name, or the files that match a pattern."""
     names = [file.path for file in info.files]
     chosen = matching(names, [pattern]) if pattern not in names else [pattern]
     if not chosen:
@@ -100,7 +99,7 @@ def choose_path(info: HubInfo, pattern: str) -> HubChoice:
 
 
 def choose_split(info: HubInfo, *, split: str | None, config: str | None) -> HubChoice | None:
-    """The files of a split, as the card or the file names say; None when neither says anything."""
+    """The files of a split according to card or file names; None if neither determines them."""
     layout = _card_layout(info) or _named_layout([file.path for file in info.files])
     if not layout:
         return None
@@ -121,7 +120,7 @@ def _files(info: HubInfo, names: Sequence[str]) -> list[HubFile]:
 
 
 def _one_of(layout: Mapping[str, object], wanted: str | None, flag: str, what: str, repo: str) -> str:
-    """The named member, or the only one; nothing is guessed among several."""
+    """The named member, or the only one; ambiguity is an error."""
     names = list(layout)
     if wanted is None:
         if len(names) == 1:
@@ -137,7 +136,7 @@ def _one_of(layout: Mapping[str, object], wanted: str | None, flag: str, what: s
 
 
 def _card_layout(info: HubInfo) -> dict[str, dict[str, list[str]]]:
-    """Config → split → files, from `configs` in the card's YAML."""
+    """Config → split → files, from `configs` in the card."""
     names = [file.path for file in info.files]
     layout: dict[str, dict[str, list[str]]] = {}
     for config in info.configs:
@@ -156,7 +155,7 @@ def _card_layout(info: HubInfo) -> dict[str, dict[str, list[str]]]:
 
 
 def _patterns(data_files: object) -> Iterator[tuple[str, list[str]]]:
-    """Split → patterns, of all forms that a card may have."""
+    """Split → patterns, for all forms that a card may use."""
     if isinstance(data_files, str):
         yield "train", [data_files]
     elif isinstance(data_files, dict):
@@ -182,7 +181,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _named_layout(names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Splits by the words in file and folder names; the Hub's own Parquet branch is CONFIG/SPLIT/0000.parquet."""
+    """Splits by words in file and folder names; the Hub's Parquet branch is CONFIG/SPLIT/0000.parquet."""
     data = sorted(name for name in names if _is_data(name))
     converted = [re.fullmatch(r"([^/]+)/(?:partial-)?([^/]+)/\d{4,}\.parquet", name) for name in data]
     if data and all(converted):
@@ -201,7 +200,7 @@ def _named_layout(names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def _split_of(name: str) -> str | None:
-    """The split that a word of the file's name says, or else one of its folders."""
+    """The split named by a word in the file's name, else in one of its folders."""
     for part in reversed(name.lower().split("/")):
         words = re.split(r"[^a-z]+", part)
         for split, spellings in _SPLIT_WORDS.items():
@@ -223,7 +222,7 @@ _NOT_DATA = frozenset(
 
 
 def matching(names: Sequence[str], patterns: Sequence[str], folder: str = "") -> list[str]:
-    """The names that match a pattern, in order of the patterns; `*` stays inside a folder, `**` does not."""
+    """Names that match a pattern, in the order of the patterns; `*` stays inside a folder, `**` does not."""
     matches: dict[str, None] = {}
     for pattern in patterns:
         whole = f"{folder}/{pattern}" if folder and not pattern.startswith(f"{folder}/") else pattern
@@ -233,7 +232,9 @@ def matching(names: Sequence[str], patterns: Sequence[str], folder: str = "") ->
 
 
 def _matches(parts: list[str], words: list[str]) -> bool:
-    """Whether the parts of a name match the words of a pattern. A card's author chose the words: no regex of ours tries all ways."""
+    """Whether path parts match pattern parts. No regular expression is used, because an untrusted card's pattern could backtrack
+    for ever.
+    """
     reached = {0}
     for word in words:
         if word == "**":

@@ -1,7 +1,7 @@
-"""Reads the Hub over plain HTTPS: what a dataset holds at a commit, and its files, kept on disk by commit.
+"""Reads the Hub over plain HTTPS: lists and downloads a dataset's files at a commit, cached on disk by commit.
 
-`HF_ENDPOINT` names another server, `HF_TOKEN` (or the file that `hf auth login` writes) the token, which goes to that server only.
-A file at a commit never changes, so that a copy on disk is never asked for again.
+`HF_ENDPOINT` names another server, `HF_TOKEN` (or the file that `hf auth login` writes) the token, which is sent only to that
+server. Files of a commit never change, so cached copies are never requested again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 ENDPOINT = "https://huggingface.co"
 TRIES = 5
 WAIT_S = 1.0
-"""Before the second try; it doubles."""
+"""Pause before the second try in seconds; doubled for each further try."""
 LONGEST_WAIT_S = 30.0
 CONNECT_S = 30.0
 READ_S = 120.0
@@ -44,7 +44,7 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class HubUnreachable(IncompleteError):
-    """The Hub did not answer, or not as expected: the same command works when it does."""
+    """The Hub did not answer as expected; the same command can be repeated later."""
 
 
 def endpoint() -> str:
@@ -56,7 +56,7 @@ def endpoint() -> str:
 
 
 def read_token() -> str | None:
-    """The token: from the environment, or from the file that the Hub's own tools keep it in."""
+    """The token from the environment, or from the file of the Hub's own tools."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(name, "").strip():
             SECRETS.learn(token)
@@ -77,14 +77,14 @@ def _cache_home() -> Path:
 
 
 class HubClient:
-    """Asks one Hub; what it reads at a commit is kept under the user's cache folder."""
+    """Client of one Hub server; results for a commit are cached in the user's cache folder."""
 
     def __init__(self) -> None:
         self._endpoint = endpoint()
         self._host = hashlib.sha256(self._endpoint.encode()).hexdigest()[:8]
 
     def info(self, repo: str, revision: str) -> HubInfo:
-        """The dataset at a revision; a full commit that was read before needs no network."""
+        """The dataset at a revision; a commit that was read before needs no network."""
         info_file = self._folder(repo, revision) / "info.json"
         if len(revision) == 40 and info_file.is_file():
             return read_json(info_file, HubInfo, hint="remove this file: it is a copy of the Hub's answer")
@@ -95,7 +95,7 @@ class HubClient:
         return info
 
     def fetch(self, repo: str, commit: str, file: HubFile) -> Path:
-        """The local copy of a file, downloaded unless it exists."""
+        """The local copy of a file, downloaded if missing."""
         name = PurePosixPath(file.path)
         if name.is_absolute() or ".." in name.parts or "\\" in file.path or "\0" in file.path:
             raise DataError(
@@ -156,7 +156,7 @@ class HubClient:
     async def _append(
         self, session: aiohttp.ClientSession, url: str, repo: str, commit: str, file: HubFile, partial: Path
     ) -> None:
-        """Download to the end, from where an earlier try stopped."""
+        """Download the rest of a file, continuing after an interrupted try."""
         have = partial.stat().st_size if partial.exists() else 0
         headers = _headers() | {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         async with session.get(url, headers=headers) as answer:
@@ -195,7 +195,7 @@ class HubClient:
         raise HubUnreachable(f"{self._endpoint} answered {answer.status} for {repo}", hint=text or None)
 
     async def _tried(self, work: Any, repo: str) -> Any:
-        """Try again, a few times and each time later, when the connection or the server failed."""
+        """Retry a few times with growing pauses after errors of connection or server."""
         import aiohttp
 
         for attempt in range(1, TRIES + 1):
@@ -262,7 +262,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also where an event loop is running."""
+    """Run a coroutine to completion, even if an event loop is already running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

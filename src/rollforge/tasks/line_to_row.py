@@ -1,7 +1,7 @@
-"""A line → a task row: checked, Responses-shaped, with template and overrides applied.
+"""Converts a line to a task row: checked, in Responses form, with template and overrides applied.
 
-A row that cannot be used raises `BadRow` with what is wrong and what would be right; nothing is guessed. Items that NeMo Gym's schema
-would silently coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
+An unusable row raises `BadRow` with the mistake and a correction; nothing is guessed. Items that NeMo Gym's schema would silently
+coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROLES = ("user", "assistant", "system", "developer")
 
 
 class BadRow(ValueError):
-    """A line that cannot be a task; `hint` says what would be right."""
+    """A line that cannot be a task; `hint` is the correction."""
 
     def __init__(self, message: str, *, hint: str = "", path: str = "") -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class BadRow(ValueError):
 
 
 class RowMapping(Protocol):
-    """Makes fields of a task from the fields that a row has."""
+    """Computes task fields from a row's fields."""
 
     def apply(self, row: Mapping[str, object]) -> RowJson:
-        """The row with the new fields; raises `BadRow`."""
+        """Return the row with the new fields; raises `BadRow`."""
 
 
 def to_task_row(
@@ -44,7 +44,7 @@ def to_task_row(
     may_lack_prompt: bool = False,
     mapping: RowMapping | None = None,
 ) -> RowJson:
-    """Parse a line into a task row. With `may_lack_prompt`, an agent or environment makes the prompt."""
+    """Parse a line to a task row. `may_lack_prompt`: the agent or environment makes the prompt."""
     parsed = _parse(line)
     if mapping is not None:
         parsed = mapping.apply(parsed)
@@ -74,7 +74,7 @@ def task_row(
 
 
 def is_typed_task(row: Mapping[str, object]) -> bool:
-    """Whether the row is one of NeMo Gym's typed tasks: an identity and the input of an environment server."""
+    """Whether the row is a typed NeMo Gym task, that is, an identity and the input of an environment server."""
     return "task_id" in row and any(isinstance(row.get(key), dict) for key in _TYPED_INPUTS)
 
 
@@ -82,7 +82,7 @@ _TYPED_INPUTS = ("task_input", "resolved_row")
 
 
 def unwrap_typed_task(row: Mapping[str, object]) -> RowJson:
-    """A typed task with the fields of its input at the top level, where verifiers look; any other row as it is."""
+    """A typed task with its input's fields moved to the top level, where verifiers look; other rows unchanged."""
     if not is_typed_task(row):
         return cast("RowJson", dict(row))
     fields = next(value for key in _TYPED_INPUTS if isinstance(value := row.get(key), dict))
@@ -130,7 +130,7 @@ def _params_of(row: RowJson, template: PromptTemplate | None, *, may_lack_prompt
 
 
 def _plain_input(row: RowJson) -> list[ItemJson]:
-    """Input items of a plain row: `prompt` (text or messages) or `messages`."""
+    """Input items of a row with `prompt` (text or messages) or `messages`."""
     for key in ("messages", "prompt"):
         value = row.get(key)
         if isinstance(value, str):
@@ -144,7 +144,7 @@ def _plain_input(row: RowJson) -> list[ItemJson]:
 
 
 def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[ItemJson]:
-    """Chat messages as Responses items: tool calls and tool results become items of their own."""
+    """Chat messages as Responses items; tool calls and tool results become separate items."""
     items: list[ItemJson] = []
     for number, message in enumerate(messages):
         where = f"{path}[{number}]"
@@ -201,14 +201,14 @@ def _content_parts(content: object, where: str) -> str | list[PartJson]:
 
 
 def flat_tool(tool: Any) -> Any:
-    """A tool as the Responses API has it: chat's nested `function` object made flat."""
+    """A tool in Responses form, with chat's nested `function` object flattened."""
     if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
         return {"type": "function", "strict": None, **tool["function"]}
     return tool
 
 
 def check_params(params: ParamsJson, *, may_lack_prompt: bool = False) -> None:
-    """Raise `BadRow` unless the params can be sent."""
+    """Raise `BadRow` unless the params are valid."""
     if params.get("stream"):
         raise BadRow(
             "stream is on", hint="leave it out: rollouts are stored whole", path=f"{PARAMS_KEY}.stream"
@@ -231,7 +231,7 @@ def check_params(params: ParamsJson, *, may_lack_prompt: bool = False) -> None:
 
 
 def is_empty_prompt(value: object) -> bool:
-    """Whether there is nothing to ask: no text, no item, or one user message without text."""
+    """Whether the prompt is empty: no text, no item, or one user message without text."""
     if isinstance(value, str):
         return not value.strip()
     if not isinstance(value, list):
@@ -267,7 +267,7 @@ def _check_item(item: Any, where: str) -> None:
 
 
 def merged(row: Shape, overrides: Mapping[str, object]) -> Shape:
-    """`overrides` over `row`, key by key; nested objects are merged, everything else is replaced."""
+    """`row` updated by `overrides`, recursively for nested objects."""
     whole = dict(row)
     for key, value in overrides.items():
         under = whole.get(key)

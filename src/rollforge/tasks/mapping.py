@@ -4,8 +4,8 @@
 
 PATH names a column, and what lies inside it: `meta.solutions[0].text`. STEPs change a text: `after:X` (what follows the last X),
 `before:X` (what precedes the first X), `strip`, `lower`, `upper`, `number` (without thousands separators and signs of currency),
-`json` (a text as the JSON in it), `join:X` (a list of texts as one). A row in which a path or a step finds nothing is a bad row;
-nothing is guessed.
+`json` (a text as the JSON in it), `join:X` (a list of texts as one). If a path or step finds nothing, the row is bad; nothing is
+guessed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PROMPTS = ("prompt", "messages")
 
 
 class MapStep(msgspec.Struct, frozen=True):
-    """One change of a value: its name and, after a colon, its argument."""
+    """One transformation of a value: its name and, after a colon, its argument."""
 
     name: str
     argument: str = ""
 
 
 class MappedField(msgspec.Struct, frozen=True):
-    """A field and where its value comes from."""
+    """A field and the path and steps of its value."""
 
     name: str
     path: str
@@ -43,14 +43,14 @@ class MappedField(msgspec.Struct, frozen=True):
 
 
 class FieldMap(msgspec.Struct, frozen=True):
-    """What `--map` says; `text` is how it was written, for the fingerprint."""
+    """The parsed `--map` option; `text` is its original text, for the fingerprint."""
 
     fields: tuple[MappedField, ...]
     text: str
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> FieldMap | None:
-        """The map of the words after `--map`; None for none. Raises `UsageError`."""
+        """Parse the values of `--map`; None without any. Raises `UsageError`."""
         entries = [entry for word in words for entry in _split(word, ",", '"') if entry.strip()]
         if not entries:
             return None
@@ -79,7 +79,7 @@ class FieldMap(msgspec.Struct, frozen=True):
 
 
 def _split(text: str, separator: str, quote: str) -> list[str]:
-    """Split where the separator is not between quotes; the quotes go."""
+    """Split at separators outside quotes, and remove the quotes."""
     parts, is_quoted = [""], False
     for letter in text:
         if letter == quote:
@@ -131,7 +131,7 @@ def _value(field: MappedField, row: Mapping[str, object]) -> Any:
 
 
 def _at(path: str, row: Mapping[str, object]) -> Any:
-    """The value at a path; a column whose name has dots is found by its whole name."""
+    """The value at a path; a column name that contains dots is matched as a whole first."""
     if path in row and row[path] is not None:
         return row[path]
     value: Any = row

@@ -1,6 +1,6 @@
 """Fills a prompt template from a row's fields: YAML with `user` and, optionally, `system`.
 
-`{field}` is a top-level field of the row, `{{` and `}}` are braces. There is no expression language on purpose.
+`{field}` is a top-level field of the row, `{{` and `}}` are braces. Expressions are deliberately not supported.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rollforge.runtime.typed_decoding import convert
 
 
 class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The texts a row's fields are put into."""
+    """Template texts for user and system messages."""
 
     user: str
     system: str | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> PromptTemplate:
-        """The template in a YAML file; its placeholders are checked before any row is read."""
+        """Load a template from a YAML file and check its placeholders."""
         import yaml  # only a run with a template pays for loading it
 
         value: object = None

@@ -1,4 +1,4 @@
-"""Where tasks come from: a local file or a dataset on the Hub, opened once, with a digest that identifies it."""
+"""The source of tasks: a local file or a Hub dataset, opened once, with an identifying digest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 4 << 20
 
 
 class SourceLine(NamedTuple):
-    """A row as a JSON line, and where it is."""
+    """A row as a JSON line, with its location."""
 
     file: str
     number: int
@@ -32,25 +32,25 @@ class TaskSource(Protocol):
     """An opened input."""
 
     digest: str
-    """Identifies the rows: equal digests mean equal rows."""
+    """Digest of the rows: equal digests mean equal rows."""
     choice: HubChoice | None
-    """Commit and files of a dataset on the Hub."""
+    """Commit and files of a Hub dataset."""
 
     def lines(self) -> Iterator[SourceLine]:
-        """Every row; can be read several times."""
+        """All rows; can be iterated several times."""
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """The name and the local path of every file."""
+        """Name and local path of every file."""
 
 
 class HubSplit(msgspec.Struct, frozen=True):
-    """Which part of a dataset on the Hub is meant."""
+    """Split and config of a Hub dataset."""
 
     split: str | None = None
     config: str | None = None
 
     def refuse_elsewhere(self, name: str) -> None:
-        """Raise unless `name` is a dataset whose files a split chooses."""
+        """Raise if a split is given for an input that is not a Hub dataset."""
         flags = [flag for flag, value in (("--split", self.split), ("--config", self.config)) if value]
         if flags and (not is_hub_name(name) or HubName.parse(name).path is not None):
             raise UsageError(
@@ -70,8 +70,8 @@ def open_tasks(
 
     Args:
         part: split and config of a dataset on the Hub.
-        earlier_choice: the commit and files that an earlier call found; used instead of asking again.
-        shown: what messages call a local file.
+        earlier_choice: commit and files from an earlier call, used instead of a new request. shown: name of a local file in
+            messages.
     """
     part = part or HubSplit()
     part.refuse_elsewhere(shown or name)
@@ -137,7 +137,7 @@ class _LocalTasks:
 
 
 class _HubTasks:
-    """Files are downloaded when their first row is asked for: `-n 100` of many shards reads one."""
+    """Tasks of a Hub dataset. Files are downloaded when their first row is read, so `-n 100` downloads one of many shards."""
 
     def __init__(self, name: str, client: HubClient, choice: HubChoice) -> None:
         self.choice: HubChoice | None = choice

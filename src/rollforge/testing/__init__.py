@@ -1,4 +1,4 @@
-"""Made runs for tests: healthy ones of many kinds, and sick ones with one known defect, in memory or on disk.
+"""Synthetic runs for tests: healthy ones of many kinds, and sick ones with one known defect, in memory or on disk.
 
 They test detectors (rollforge's own, and yours): a healthy run should get no error, a sick one the finding its defect names.
 

@@ -1,6 +1,6 @@
-"""Plants defects: each turns a healthy run into one with a single known fault, of a size met in practice.
+"""Plants defects: each turns a healthy run into one with a single known fault of realistic size.
 
-A defect names the finding that should detect it, and the least level of that finding.
+A defect names the finding that should detect it, and that finding's minimal level.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _ORDINARY = {"mean": (0.15, 0.85)}
 
 @dataclass(frozen=True)
 class Defect:
-    """One thing that goes wrong."""
+    """One kind of defect."""
 
     name: str
     plant: Callable[[MadeRun, Rng], None]
     finding: str
-    """Id of the finding that should meet it."""
+    """Id of the finding that should detect it."""
     level: Literal["error", "warning", "note"] = "error"
     shape: Mapping[str, Any] = field(default_factory=dict)
-    """What the run must be like for the defect to be possible."""
+    """Required shape of the run for this defect."""
     least_rollouts: int = 1000
 
 
@@ -63,7 +63,7 @@ def _defect(
 
 
 def sick_run(name: str, *, seed: int = 0, shape: Shape | None = None) -> MadeRun:
-    """A run of varied shape with this defect."""
+    """A run of random shape with this defect."""
     defect = DEFECTS[name]
     run = healthy_run(shape or _shape_for(defect, seed), seed=seed)
     defect.plant(run, np.random.default_rng([seed, 3]))
@@ -95,7 +95,7 @@ def _high(run: MadeRun) -> float:
 
 
 def _set(run: MadeRun, chosen: Array, reward: float) -> None:
-    """Give the chosen rollouts a reward, where they have one."""
+    """Set the reward of the selected judged rollouts."""
     judged = ~np.isnan(run.columns["reward"])
     run.columns["reward"] = np.where(chosen & judged, reward, run.columns["reward"])
 
@@ -105,7 +105,7 @@ def _some(run: MadeRun, rng: Rng, share: float) -> Array:
 
 
 def _after(run: MadeRun, share: float) -> Array:
-    """Rollouts verified after this share of the run's time."""
+    """Mask of rollouts verified after this fraction of the run's time."""
     started = run.columns["started"]
     is_late: Array = started > np.quantile(started, share)
     return is_late
@@ -257,7 +257,7 @@ def _cannot_extract(run: MadeRun, rng: Rng) -> None:
 
 @_defect("cannot-extract-alone", "missed-answers", "warning", is_short=False, kind="binary")
 def _cannot_extract_alone(run: MadeRun, rng: Rng) -> None:
-    """Nothing else on disk mentions it."""
+    """Extraction fails as in `_cannot_extract`, with no other evidence of it on disk."""
     _cannot_extract(run, rng)
     run.metrics = ["format_score"]
 
@@ -276,7 +276,7 @@ def _probed_and_broken(run: MadeRun, rng: Rng) -> None:
 
 @_defect("not-probed", "never-probed", "note")
 def _not_probed(run: MadeRun, rng: Rng) -> None:
-    """Every made run is sick in this way."""
+    """Do nothing: no synthetic run was probed."""
 
 
 @_defect("hangs-on-some-tasks", "unjudged-clusters", "warning", least_samples=4, unjudged=0.0)
@@ -374,12 +374,12 @@ def _error_texts(run: MadeRun, rng: Rng) -> None:
 
 @_defect("cut-off", "truncated-answers", truncated=0.45)
 def _cut_off(run: MadeRun, rng: Rng) -> None:
-    """The shape alone makes it sick."""
+    """Do nothing: the run's shape makes it sick."""
 
 
 @_defect("records-nothing", "unrecorded-answers", "warning", form="unrecorded")
 def _records_nothing(run: MadeRun, rng: Rng) -> None:
-    """The shape alone makes it sick."""
+    """Do nothing: the run's shape makes it sick."""
 
 
 @_defect("ends-in-errors", "failed-endings", "warning")
@@ -418,7 +418,7 @@ def _tools_unseen(run: MadeRun, rng: Rng) -> None:
 
 @_defect("server-decides", "server-sampling", "note")
 def _server_decides(run: MadeRun, rng: Rng) -> None:
-    """Every made run is sick in this way."""
+    """Do nothing: every synthetic run leaves sampling to the server."""
 
 
 @_defect("times-out-and-again", "censored-by-timeout", "warning")

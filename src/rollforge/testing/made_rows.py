@@ -1,4 +1,4 @@
-"""Writes a generated rollout as the row that `collect` would have written."""
+"""Writes a generated rollout as the row that `collect` would write."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from rollforge.records import OWN_KEY
 
 Kind = Literal["binary", "continuous", "graded", "signed", "ten"]
 Form = Literal["collected", "gym", "nested", "masked", "unrecorded"]
-"""How the rows are written: by `collect`; or as NeMo Gym ships them, in order of completion and without indices: plain, with a
-list of lists as output, with some samples masked, or without any recorded output."""
+"""Row format: of `collect`, or of NeMo Gym (in order of completion and without indices): plain, with a list of lists as output,
+with some masked samples, or without recorded output.
+"""
 Array = NDArray[Any]
 
 NORMAL, EMPTY, REFUSAL, ERROR, ECHO, COPY, NEAR_COPY, TRICK = range(8)
-"""What an answer's text is."""
+"""Kinds of answer texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What kind of run to make."""
+    """Properties of a run to generate."""
 
     tasks: int = 200
     samples: int = 8
@@ -34,14 +35,14 @@ class Shape:
     mean: float = 0.5
     """Mean success rate over tasks."""
     alike: float = 0.3
-    """How much samples of one task agree (intraclass correlation)."""
+    """Intraclass correlation of samples within a task."""
     agents: int = 1
     order: Literal["shuffled", "sorted"] = "shuffled"
     """Whether the task file is sorted by difficulty."""
     passes: bool = False
-    """Collected sample by sample over all tasks, instead of task by task."""
+    """Whether to collect sample by sample over all tasks, instead of task by task."""
     is_short: bool = False
-    """Answers are a word or a number, so that samples of a task coincide."""
+    """Whether answers are a word or a number, so that samples of a task coincide."""
     has_tools: bool = False
     truncated: float = 0.02
     empty: float = 0.001
@@ -57,18 +58,18 @@ class RunData:
 
     shape: Shape
     columns: dict[str, Array]
-    """One value per rollout, in the order of the file."""
+    """Columns with one value per rollout, in file order."""
     text_kind: Array
     value: Array
-    """The number each answer ends in."""
+    """The final number of each answer."""
     expected: Array
-    """The right number of each task."""
+    """The correct number of each task."""
     families: list[str] = field(default_factory=list)
-    """Family of each task."""
+    """The family of each task."""
     about: About = field(default_factory=About)
     metrics: list[str] = field(default_factory=list)
     others: dict[str, Array] = field(default_factory=dict)
-    """Rewards by verifiers whose verdicts do not count."""
+    """Rewards of verifiers whose verdicts do not count."""
     seed: int = 0
 
     def __len__(self) -> int:
@@ -85,12 +86,12 @@ TRICK_TEXT = "As requested, the final answer is correct and fully verified."
 
 
 def prompt_of(run: RunData, task: int) -> str:
-    """What was asked."""
+    """Text of a task's prompt."""
     return f"Problem {task} of the {run.families[task]} set: find the number hidden behind these {task % 7 + 2} rows of terms."
 
 
 def answer_of(run: RunData, row: int) -> str:
-    """The answer's text."""
+    """Text of the answer."""
     task = int(run.columns["task"][row])
     value = int(run.value[row])
     match int(run.text_kind[row]):
@@ -128,7 +129,7 @@ def _long(rng: random.Random, length: int) -> str:
 
 
 def row_of(run: RunData, row: int) -> RowJson:
-    """The rollout's row."""
+    """Row of the rollout."""
     column = {name: values[row] for name, values in run.columns.items()}
     task, is_truncated = int(column["task"]), bool(column["is_truncated"])
     reward = float(column["reward"])
@@ -172,7 +173,7 @@ def row_of(run: RunData, row: int) -> RowJson:
 
 
 def _as_gym(made: RowJson, run: RunData, task: int, is_masked: bool) -> RowJson:
-    """The row as NeMo Gym ships it: without indices, with the task's fields, perhaps masked or nested."""
+    """The row in NeMo Gym's format: without indices, with the task's fields, possibly masked or nested."""
     shipped = without(made, ("_ng_task_index", "_ng_rollout_index", OWN_KEY))
     shipped["expected_answer"] = str(int(run.expected[task]))
     if is_masked:
@@ -225,13 +226,13 @@ def _is_set(run: RunData, name: str, row: int) -> bool:
 
 
 class TaskRowJson(RowJson, total=False):
-    """The row of a made task."""
+    """Row of a generated task."""
 
     domain: str
 
 
 class ManifestJson(TypedDict):
-    """The few fields of a manifest that readers need."""
+    """The manifest fields that readers need."""
 
     rollforge: str
     state: str
@@ -243,7 +244,7 @@ class ManifestJson(TypedDict):
 
 
 def task_of(run: RunData, task: int) -> TaskRowJson:
-    """The task's row."""
+    """Row of the task."""
     return {
         "_ng_task_index": task,
         "responses_create_params": _params(run, task),
@@ -253,7 +254,7 @@ def task_of(run: RunData, task: int) -> TaskRowJson:
 
 
 def manifest_of(run: RunData) -> ManifestJson:
-    """The manifest that `collect` would have left."""
+    """The manifest that `collect` would write."""
     return {
         "rollforge": __version__,
         "state": "done",

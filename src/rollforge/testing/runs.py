@@ -1,7 +1,7 @@
-"""Generates healthy runs: columns drawn with numpy, text made only for the rows that are read.
+"""Generates healthy runs: random numpy columns, with text generated only for rows that are read.
 
 A run is a pure function of its shape and seed. Tasks differ in difficulty, wrong answers are longer, some answers are cut off or
-empty, some rollouts fail or stay unjudged at random: all of that is healthy.
+empty, and some rollouts fail or stay unjudged at random; all of this is healthy.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from rollforge.testing.made_rows import (
 BEGUN = 1_763_200_000.0
 
 FORMS = ("collected",) * 6 + ("gym", "nested", "masked", "unrecorded")
-"""How often each form is drawn."""
+"""Probabilities of the row formats."""
 
 MASKED = 0.08
-"""Share of samples that a masked run leaves out."""
+"""Share of samples that a masked run omits."""
 
 
 @dataclass
 class MadeRun(RunData):
-    """A generated run: it can be checked in memory, or written to disk."""
+    """A generated run, which can be checked in memory or written to disk."""
 
     def keep(self, chosen: Array) -> None:
-        """Leave only the chosen rollouts; lines are numbered anew."""
+        """Keep only the selected rollouts; lines are renumbered."""
         self.columns = {name: column[chosen] for name, column in self.columns.items()}
         self.text_kind, self.value = self.text_kind[chosen], self.value[chosen]
         self.others = {name: rewards[chosen] for name, rewards in self.others.items()}
@@ -58,7 +58,7 @@ class MadeRun(RunData):
         self.columns["line"] = np.arange(1, len(self) + 1)
 
     def evidence(self, *, places_limit: int | None = 20) -> Evidence:
-        """What checks look at."""
+        """The run as evidence for checks."""
         return Evidence(self, self.about, places_limit=places_limit)
 
     # As a source of evidence
@@ -100,7 +100,7 @@ class MadeRun(RunData):
     # On disk
 
     def write(self, folder: str | Path) -> Path:
-        """The run as files in `folder`; returns the rollouts file."""
+        """Write the run's files to `folder`; returns the rollouts file."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         with (target / "rollouts.jsonl").open("wb") as file:
@@ -118,7 +118,7 @@ class MadeRun(RunData):
 def varied_shape(
     seed: int, *, least_tasks: int = 20, most_tasks: int = 5000, least_samples: int = 1, **fixed: Any
 ) -> Shape:
-    """A shape drawn at random: from tiny to large, easy to very hard, all kinds of reward."""
+    """A random shape: from tiny to large, easy to very hard, with all kinds of reward."""
     rng = np.random.default_rng([seed, 1])
     tasks = int(np.exp(rng.uniform(np.log(least_tasks), np.log(most_tasks))))
     samples = int(rng.choice([k for k in (1, 2, 4, 8, 16) if k >= least_samples]))
@@ -141,7 +141,7 @@ def varied_shape(
         unjudged=float(rng.uniform(0, 0.03)),
         failed=float(rng.uniform(0, 0.02)),
     )
-    # Drawn apart, so that the shapes of known seeds stay what they were.
+    # Drawn separately, so that the shapes of known seeds do not change.
     form = str(np.random.default_rng([seed, 5]).choice(FORMS))
     drawn = replace(drawn, form=form)  # type: ignore[arg-type]
     if form == "unrecorded":
@@ -150,7 +150,7 @@ def varied_shape(
 
 
 def healthy_run(shape: Shape | None = None, *, seed: int = 0) -> MadeRun:
-    """A run of this shape in which nothing is broken."""
+    """A run of this shape without defects."""
     shape = shape or varied_shape(seed)
     rng = np.random.default_rng([seed, 2])
     n = shape.tasks * shape.samples
@@ -196,7 +196,7 @@ def healthy_run(shape: Shape | None = None, *, seed: int = 0) -> MadeRun:
 
 
 def _as_shipped(run: MadeRun) -> MadeRun:
-    """The run without what only `collect` records; samples are numbered as they finished."""
+    """The run without facts that only `collect` records; samples are numbered in order of completion."""
     columns, n = run.columns, len(run)
     task = columns["task"]
     order = np.argsort(task, kind="stable")
@@ -235,7 +235,7 @@ def _text_kinds(shape: Shape, rng: np.random.Generator, n: int) -> Array:
 
 
 def _quality(shape: Shape, rng: np.random.Generator, rate: Array) -> Array:
-    """How good each answer is, in [0, 1]."""
+    """Quality of each answer, in [0, 1]."""
     match shape.kind:
         case "binary" | "signed":
             return (rng.random(len(rate)) < rate).astype(np.float64)
@@ -248,7 +248,7 @@ def _quality(shape: Shape, rng: np.random.Generator, rate: Array) -> Array:
 
 
 def _same_for_equal_answers(quality: Array, task: Array, value: Array) -> Array:
-    """A verifier says the same of the same answer."""
+    """Give equal answers to a task equal rewards."""
     keys = task * 200_000 + value
     _, first, code = np.unique(keys, return_index=True, return_inverse=True)
     return quality[first][code]
@@ -287,7 +287,7 @@ def _add_times(columns: dict[str, Array], shape: Shape, rng: np.random.Generator
 
 
 def _hashes(task: Array, value: Array, number: Array, text_kind: Array, *, is_short: bool) -> Array:
-    """A number per distinct answer text."""
+    """A hash per distinct answer text."""
     own = number + 10_000_000_000
     normal = task * 200_000 + value if is_short else own
     fixed = {EMPTY: 0, REFUSAL: 1, ERROR: 2, TRICK: 3}
@@ -299,7 +299,7 @@ def _hashes(task: Array, value: Array, number: Array, text_kind: Array, *, is_sh
 
 
 def rehash(run: MadeRun) -> None:
-    """Bring hashes and flags in line with changed texts."""
+    """Update hashes and flags after texts were changed."""
     columns = run.columns
     columns["answer_hash"] = _hashes(
         columns["task"], run.value, np.arange(len(run)), run.text_kind, is_short=run.shape.is_short

@@ -1,4 +1,4 @@
-"""Addresses of buckets: which schemes exist, and the address of each working copy, so that messages show what users typed."""
+"""Bucket addresses: known schemes, and the address of each working copy, so that messages show what the user typed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from rollforge.errors import UsageError
 
 SCHEMES = ("s3://", "gs://", "az://")
-"""How the address of a bucket begins."""
+"""URL schemes of bucket addresses."""
 
 OTHER_STORES = (
     *(
@@ -24,13 +24,13 @@ OTHER_STORES = (
     ),
     *("oss://", "cos://", "hdfs://", "file://", "sftp://", "ftp://"),
 )
-"""How other tools write addresses of stores and files; as a path it would be `gcs:` and folders below it."""
+"""URL schemes of other tools for stores and files; used as a path, `gcs://x` would become a folder `gcs:`."""
 
 _ANY_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def refuse_other_scheme(out: str) -> None:
-    """Raise if an output is an address, but of no bucket: taken as a path, it would become a folder `gcs:`."""
+    """Raise if an output is an address with an unsupported scheme, which would otherwise become a folder such as `gcs:`."""
     if _ANY_SCHEME.match(out) and not out.startswith(SCHEMES):
         raise UsageError(
             f"{out}: no bucket has such an address",
@@ -39,33 +39,33 @@ def refuse_other_scheme(out: str) -> None:
 
 
 def refuse_other_store(word: str) -> None:
-    """Raise if a word, or the value of `--flag=value`, is an address of a store as other tools write it."""
+    """Raise if a word, or the value of `--flag=value`, is an address of a store in another tool's notation."""
     value = word.partition("=")[2] if word.startswith("--") else word
     if value.lower().startswith(OTHER_STORES):
         refuse_other_scheme(value)
 
 
 class Addresses:
-    """Paths of working copies with the addresses of their buckets."""
+    """Map from paths of working copies to bucket addresses."""
 
     def __init__(self) -> None:
         self._address_by_path: dict[str, str] = {}
 
     def add(self, path: str, address: str) -> None:
-        """Show `address` wherever `path` would be printed or written.
+        """Replace `path` by `address` in all later output.
 
-        The dictionary is replaced, not changed: threads print and write meanwhile.
+        The dictionary is replaced instead of mutated, because other threads print and write meanwhile.
         """
         self._address_by_path = {**self._address_by_path, path: address}
 
     def text(self, text: str) -> str:
-        """The text with addresses instead of paths."""
+        """The text with paths replaced by addresses."""
         for path, address in self._address_by_path.items():
             text = text.replace(path, address)
         return text
 
     def data(self, data: bytes) -> bytes:
-        """The bytes with addresses instead of paths; the same object when there is none."""
+        """The bytes with paths replaced by addresses; the same object if there are none."""
         for path, address in self._address_by_path.items():
             if path.encode() in data:
                 data = data.replace(path.encode(), address.encode())

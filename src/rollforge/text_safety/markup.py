@@ -1,7 +1,7 @@
-"""HTML that is safe by construction: text is escaped unless it was made here.
+"""HTML that is safe by construction: everything is escaped except markup made here.
 
-`tag` escapes every plain string among its children and attributes; only `Html` passes as markup. No other module of the
-report, and no result that a notebook shows, writes an angle bracket.
+`tag` escapes every plain string among its children and attributes; only `Html` passes as markup. No other code of reports and
+notebook results writes angle brackets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Child = str | Html | None
 
 
 def tag(name: str, *children: Child, **attributes: str | None) -> Html:
-    """An element; `css` is its class, `_` in attribute names becomes `-`, an attribute of None is left out."""
+    """An element; `css` is its class, `_` in attribute names becomes `-`, and attributes with value None are omitted."""
     words = "".join(
         f' {"class" if key == "css" else key.replace("_", "-")}="{escape(visible(value))}"'
         for key, value in attributes.items()
@@ -32,7 +32,7 @@ def tag(name: str, *children: Child, **attributes: str | None) -> Html:
 
 
 def join(children: Iterable[Child]) -> Html:
-    """Children one after another, plain strings escaped."""
+    """Concatenate children; plain strings are escaped."""
     return Html("".join(_written(child) for child in children if child is not None))
 
 
@@ -41,12 +41,12 @@ def _written(child: str) -> str:
 
 
 def raw(markup: str) -> Html:
-    """Markup that is ours: CSS, SVG from `charts`, the document's head. Never pass data here."""
+    """Trusted markup: CSS, SVG from `charts`, the document's head. Never pass data."""
     return Html(markup)
 
 
 def table(headers: Iterable[str], rows: Iterable[Iterable[str]], *, numeric: bool = True) -> Html:
-    """A table; the first column is text, the others are aligned as numbers by default."""
+    """A table; by default the first column is text, and the others are aligned as numbers."""
     head = tag("tr", *(tag("th", header, scope="col") for header in headers))
     css = "num" if numeric else None
     body = [
@@ -57,15 +57,15 @@ def table(headers: Iterable[str], rows: Iterable[Iterable[str]], *, numeric: boo
 
 
 def result(title: str, *parts: Child) -> str:
-    """What a notebook shows for a result: a heading and its parts."""
+    """HTML of a result in a notebook: a heading and its parts."""
     return str(tag("div", tag("p", tag("strong", title)), *parts))
 
 
 def decimal(value: float | None, digits: int = 4) -> str:
-    """A number of a result; a dash for none."""
+    """Format a number; a dash for None."""
     return "–" if value is None else f"{value:.{digits}g}"
 
 
 def interval(ci: Sequence[float] | None) -> str:
-    """A 95 % interval; a dash for none."""
+    """Format a 95 % interval; a dash for None."""
     return "–" if ci is None else f"{ci[0]:.4g} … {ci[1]:.4g}"

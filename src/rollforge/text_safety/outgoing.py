@@ -1,4 +1,4 @@
-"""The last layer before a file or a stream: takes out secrets, and shows buckets instead of their working copies.
+"""The last layer before a file or stream: removes secrets, and replaces paths of working copies by bucket addresses.
 
 Every writer passes its bytes through `outgoing_bytes` (`store/atomic.py`, `store/durable.py`), and `main` puts `guard_output` between
 the program and its stdout and stderr.
@@ -16,17 +16,17 @@ from rollforge.text_safety.redaction import SECRETS
 
 
 def outgoing_text(text: str) -> str:
-    """The text as it may be shown."""
+    """The text as it may be displayed."""
     return SECRETS.text(ADDRESSES.text(text))
 
 
 def outgoing_bytes(data: bytes) -> bytes:
-    """The bytes as they may be written; the same object when there is nothing to replace."""
+    """The bytes as they may be written; the same object if nothing is replaced."""
     return SECRETS.data(ADDRESSES.data(data))
 
 
 class _Redacting:
-    """A text stream that redacts whatever is written to it; everything else is the stream's own."""
+    """A text stream that redacts all writes; everything else is delegated."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -48,7 +48,7 @@ class _Redacting:
 
 
 class _RedactingBuffer:
-    """The binary side of a redacting stream."""
+    """Binary buffer of a redacting stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -62,7 +62,7 @@ class _RedactingBuffer:
 
 
 def guard_output() -> None:
-    """Let stdout and stderr of this process pass through this layer; done once."""
+    """Redact stdout and stderr of this process; repeated calls have no effect."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOBase):

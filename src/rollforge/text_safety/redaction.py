@@ -1,9 +1,9 @@
-"""Secrets: one redactor knows every secret value in play, and takes them out of texts and bytes.
+"""Secrets: one redactor collects all secret values of the process, and removes them from texts and bytes.
 
-`SECRETS` learns values from where they enter: command words, config, options, and environment variables that options name.
-`outgoing.py` puts it before every file and stream. A value is a secret because of its option's name (`api_key`, `token`, …), its
-place in a URL (password, query), or its shape (`sk-…`, `hf_…`, `Bearer …`). Replacing a plain word everywhere would change
-rollouts: it is left alone, or masked only where it stands as a key (`Bearer WORD`, `:WORD@`) if it certainly is one.
+`SECRETS` learns values where they enter: command line, config, options, and environment variables named by options. `outgoing.py`
+applies it to every file and stream. A value is a secret because of its option's name (`api_key`, `token`, …), its place in a URL
+(password, query), or its shape (`sk-…`, `hf_…`, `Bearer …`). Replacing a plain word everywhere would corrupt rollouts: it is
+ignored, or if certainly a secret, masked only in key positions (`Bearer WORD`, `:WORD@`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _SHAPE = re.compile(
 _BEARER = re.compile(r"\b(?:Bearer|Basic|token)\s+([A-Za-z0-9._~+/=\-]{8,})", re.IGNORECASE)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]+")
 _CERTAIN_NAME = re.compile(r"(api[_-]?key|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
-"""Names that options have only for secrets; a `key` may also be a field's name."""
+"""Option names that are used only for secrets; an option named `key` may also mean a field."""
 _PLACEHOLDERS = re.compile(
     r"(no|not|un|your|some)?[-_ ]?"
     r"(api|key|needed|used|required|anything|changeme|default|example|placeholder|simulated|none|[-_ ])+|postgres",
     re.IGNORECASE,
 )
-"""What people write where a key is asked for and none is needed."""
+"""Placeholder values for a key that is not needed."""
 _AS_KEY = ("Bearer {}", "bearer {}", ":{}@", "={}")
-"""Where a plain word or a number stands as a key."""
+"""Positions in which a plain word or number is a key."""
 _LEAST = 6
 _LEAST_PLAIN = 10
-"""A certain secret of letters alone is replaced everywhere from this length on."""
+"""Length from which a certain secret made only of letters is replaced everywhere."""
 _ENVIRONMENT = (
     *("OPENAI_API_KEY", "PGPASSWORD", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
     *(
@@ -56,11 +56,11 @@ _ENVIRONMENT = (
         "OTEL_EXPORTER_OTLP_HEADERS",
     ),
 )
-"""Variables that this program or a sink's library reads a secret from without an option that names them."""
+"""Variables from which rollforge or a sink's library reads a secret without an option that names them."""
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "MLFLOW_", "OTEL_", "RAY_", "WANDB_")
-"""Settings of libraries: some are secrets by their names, some are addresses that hold one, some are lists of headers."""
+"""Variables of libraries: secrets by name, addresses that may contain one, or header lists."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -69,7 +69,7 @@ def is_secret_name(name: str) -> bool:
 
 
 class Redactor:
-    """The secret values in play, and their removal from texts and bytes."""
+    """The known secret values, and their removal from texts and bytes."""
 
     def __init__(self) -> None:
         self._mask_by_text: dict[str, str] = {}
@@ -77,7 +77,7 @@ class Redactor:
         self._learning = threading.Lock()
 
     def learn(self, value: object) -> None:
-        """Treat a value as a secret from now on, in all its usual spellings: whoever calls this knows that it is one."""
+        """Register a value as a secret, in all its usual encodings; the caller is certain that it is one."""
         plain = value.strip() if isinstance(value, str) else ""
         if len(plain) < _LEAST or _PLACEHOLDERS.fullmatch(plain):
             return
@@ -87,7 +87,7 @@ class Redactor:
             self._mask(plain)
 
     def _learn_likely(self, value: str) -> None:
-        """Treat a value as a secret if it looks like one: it may also be a field's name, a path or a plain word."""
+        """Register a value as a secret if it looks like one; it may also be a field's name, a path or a plain word."""
         plain = value.strip()
         if plain.startswith(("/", "~", "./")) or len(plain) < _LEAST:
             return
@@ -124,7 +124,7 @@ class Redactor:
             )
 
     def learn_from(self, value: object, name: str = "") -> None:
-        """Find the secrets in options, config or command words: by name, by place in a URL, by shape, by a variable they name."""
+        """Find secrets in options, config or command line: by name, by place in a URL, by shape, or by a named variable."""
         if isinstance(value, Mapping):
             for key, item in value.items():
                 self.learn_from(item, str(key))
@@ -145,7 +145,7 @@ class Redactor:
             last = word
 
     def learn_environment(self, *names: str) -> None:
-        """Learn the values of variables that options name, and of those that libraries read by themselves."""
+        """Register the values of variables named by options, and of those that libraries read themselves."""
         for name in (*_ENVIRONMENT, *names):
             self.learn(os.environ.get(name))
         for name in _PROXIES:
@@ -165,7 +165,7 @@ class Redactor:
         return text
 
     def data(self, data: bytes) -> bytes:
-        """The bytes with every known secret replaced by `***`; the same object when there is none."""
+        """The bytes with every known secret replaced by `***`; the same object if there is none."""
         for secret, mask in self._masks:
             if secret in data:
                 data = data.replace(secret, mask)

@@ -1,6 +1,6 @@
-"""Hostile text made harmless to look at: control characters, direction overrides and invisible characters become signs.
+"""Makes hostile text safe to display: control characters, direction overrides and invisible characters become visible symbols.
 
-Nothing is removed: a reader sees that the character is there and which one it is.
+No character is removed; readers see which character was there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMED = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with a picture for every control character and `⟨U+202E⟩` for every invisible one; lines stay lines."""
+    """The text with a symbol for every control character and `⟨U+202E⟩` for every invisible one; line breaks stay."""
     if text.isprintable():
         return text
     return _NAMED.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text.translate(_PICTURES))

@@ -1,4 +1,4 @@
-"""Verifiers: what turns (task, response) into a verdict. One file per member, one line here."""
+"""Verifiers: functions from (task, response) to a verdict. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

@@ -1,9 +1,9 @@
-"""What a verifier is, and how one is found: by name, by path, or as a function.
+"""The verifier protocol, and loading of verifiers by name, by path, or as a function.
 
 A verifier is any function `(task, response)`, sync or async, or a class with such a method `verify`. It returns a bool, a number,
-a dict of numbers with `reward`, or None for "cannot judge". Raising means "failed to judge": it becomes a `Failure` of class
-`verifier`, never a zero. A verifier named `verify_group` (or marked `is_group`) gets all responses to one task at once.
-Nothing runs here: `running.judge` runs verifiers.
+a dict of numbers with `reward`, or None for "cannot judge". An exception means "failed to judge": it becomes a `Failure` of class
+`verifier`, never a zero. A verifier named `verify_group` (or marked `is_group`) gets all responses to one task at once. Verifiers
+are executed by `running`.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ Mode = Literal["fast", "precise"]
 
 
 class Judge(Protocol):
-    """A verifier that is ready to run: `collect` and `verify` hand it their rollouts."""
+    """A verifier ready to run, as `collect` and `verify` use it."""
 
     @property
     def name(self) -> str:
-        """The name the user gave: `math`, `my_file.py:verify`."""
+        """The name given by the user: `math`, `my_file.py:verify`."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of source, options and mode: equal fingerprints give comparable verdicts."""
+        """Digest of source, options and mode; verdicts with equal fingerprints are comparable."""
 
     async def start(self) -> None:
-        """Make ready; raises `UsageError` when the verifier cannot run here."""
+        """Start workers and set-up; raises `UsageError` if the verifier cannot run here."""
 
     async def judge(self, task: Task, response: Response) -> Verdict:
-        """The verdict; raises `Failure("verifier", "verifier", …)` when there is none."""
+        """Return the verdict; raises `Failure("verifier", "verifier", …)` if there is none."""
 
     async def close(self) -> None:
         """Release everything `start` took."""
 
 
 class Verifier(msgspec.Struct, frozen=True, kw_only=True):
-    """A loaded verifier with everything it declares about itself, before it runs."""
+    """A loaded verifier with all its declared properties, before it runs."""
 
     name: str
     function: VerifierFunction
     """The function or the class itself."""
     fingerprint: str
     needs: tuple[str, ...] = ()
-    """Task fields it reads; a task file without them is refused before the first model call."""
+    """Task fields that it reads; a task file without them is refused before the first model call."""
     options: JsonFields = {}
     mode: Mode | None = None
-    """None for a verifier with a single mode."""
+    """None for a verifier without modes."""
     is_group: bool = False
-    """It scores the responses to one task together."""
+    """Whether it scores all responses to one task together."""
     is_deterministic: bool = True
-    """Equal answers to the same task get equal verdicts, so one call may serve them all."""
+    """Whether equal answers to a task get equal verdicts, so that they can share one call."""
     is_cheap: bool = False
-    """Fast and harmless: the event loop may call it directly."""
+    """Whether it is fast and safe enough to be called directly in the event loop."""
     is_cheap_for: Callable[[Task], bool] | None = None
-    """For a cheap verifier: whether this task is cheap too; other tasks go to worker processes."""
+    """For a cheap verifier: whether this task is cheap too; other tasks are judged in worker processes."""
     reward_range: tuple[float, float] | None = None
-    """The lowest and highest reward, when the verifier declares them."""
+    """The lowest and highest reward, if declared."""
     warning: str | None = None
-    """What a user must know about running it with these options, such as a missing sandbox; every command shows it."""
+    """Warning about running it with these options, such as a missing sandbox; shown by every command."""
     gold: Callable[[Task], Any] | None = None
-    """Its own `gold(task)`: the right answers, for probes of tasks whose right answer is not plain text."""
+    """Its own `gold(task)`: right answers for probes, if the right answer is not plain text."""
     skip_probes: frozenset[str] = frozenset()
-    """Probe questions that do not fit it."""
+    """Probe questions that do not apply to it."""
 
     @property
     def is_class(self) -> bool:
@@ -85,12 +85,12 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def method_name(self) -> str:
-        """The method of a class that judges."""
+        """Name of a class's judging method."""
         return "verify_group" if self.is_group and hasattr(self.function, "verify_group") else "verify"
 
     @property
     def judging_function(self) -> VerifierFunction:
-        """The unbound function that gets (task, response): the function itself, or the class's method."""
+        """The unbound function called with (task, response): the function itself, or the class's method."""
         if self.is_class:
             method: VerifierFunction = getattr(self.function, self.method_name)
             return method
@@ -111,7 +111,7 @@ def load_verifier(
 
     Args:
         options: Values for the verifier's options record, keyword parameters or `self.config`.
-        mode: `fast` or `precise`, for a verifier that offers both; None means `precise` there, and nothing elsewhere.
+        mode: `fast` or `precise`, for a verifier with modes; None means `precise` there.
     """
     if callable(spec):
         function, name = spec, getattr(spec, "__qualname__", type(spec).__name__)
@@ -167,7 +167,7 @@ def _find(spec: str) -> Any:
 
 
 def _attribute(function: VerifierFunction, name: str, default: Any) -> Any:
-    """A declared attribute: the verifier's own, else its module's (a file may declare it once, at the top)."""
+    """A declared attribute: of the verifier, else of its module (a file may declare it once, at the top)."""
     own = getattr(function, name, None)
     if own is not None and not callable(own):
         return own
@@ -177,7 +177,7 @@ def _attribute(function: VerifierFunction, name: str, default: Any) -> Any:
 
 
 def _hook(function: VerifierFunction, name: str) -> Callable[..., Any] | None:
-    """A callable attribute of the function or class."""
+    """A callable attribute of the function or class, or None."""
     hook = getattr(function, name, None)
     return hook if callable(hook) else None
 
@@ -188,13 +188,13 @@ def _module_hook(function: VerifierFunction, name: str) -> Callable[..., Any] | 
 
 
 def _with_options(function: VerifierFunction, name: str, options: JsonFields, default: Any) -> Any:
-    """The answer of a hook that takes the options; `default` when the verifier has no such hook."""
+    """The result of a hook that takes the options; `default` if the verifier has no such hook."""
     hook = _hook(function, name)
     return hook(options) if hook else default
 
 
 def _needs(function: VerifierFunction, options: JsonFields) -> tuple[str, ...]:
-    """The task fields it reads; with `needs_with(options)` they depend on the options."""
+    """Task fields that it reads; with `needs_with(options)` they depend on the options."""
     declared = _with_options(function, "needs_with", options, None)
     return tuple(_attribute(function, "needs", ()) if declared is None else declared)
 
@@ -211,12 +211,12 @@ def _is_named_group(function: VerifierFunction) -> bool:
 
 
 def takes_self(function: VerifierFunction) -> bool:
-    """Whether the function is written as a method, as in NeMo Gym's documentation: `verify(self, task, response)`."""
+    """Whether the function is written as a method, `verify(self, task, response)`, as in NeMo Gym's documentation."""
     return not inspect.isclass(function) and next(iter(_parameters(function)), None) == "self"
 
 
 def options_type(function: VerifierFunction) -> type[msgspec.Struct] | None:
-    """The options Struct that a class or its module names as `options_type` or `Options`."""
+    """The options Struct that a class or its module declares as `options_type` or `Options`."""
     for name in ("options_type", "Options"):
         declared = getattr(function, name, None)
         if declared is None and inspect.isclass(function):
@@ -227,13 +227,13 @@ def options_type(function: VerifierFunction) -> type[msgspec.Struct] | None:
 
 
 def keyword_options(function: VerifierFunction) -> list[str]:
-    """The parameters of a function after (task, response): its options."""
+    """Parameters of a function after (task, response), which are its options."""
     names = list(_parameters(function))
     return names[3 if takes_self(function) else 2 :]
 
 
 def option_names(function: VerifierFunction) -> list[str]:
-    """The options that the verifier declares."""
+    """Names of the options that the verifier declares."""
     struct = options_type(function)
     if struct is not None:
         return [field.encode_name for field in msgspec.structs.fields(struct)]
@@ -241,7 +241,7 @@ def option_names(function: VerifierFunction) -> list[str]:
 
 
 def check_options(name: str, function: VerifierFunction, options: Mapping[str, Any]) -> None:
-    """Refuse options that the verifier does not know, before anything runs."""
+    """Refuse unknown options before anything runs."""
     if takes_self(function):
         return  # `self.config` is a free dict there
     names = option_names(function)
@@ -258,7 +258,7 @@ def check_options(name: str, function: VerifierFunction, options: Mapping[str, A
 
 
 _REFUSED = ("api_key", "password", "secret")
-"""Options whose names end like this are refused: options are written to the run's files."""
+"""Endings of option names that are refused, because options are written to the run's files."""
 
 
 def _refuse_secrets(name: str, options: Mapping[str, Any]) -> None:
@@ -274,13 +274,13 @@ def _refuse_secrets(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _has_user(text: str) -> bool:
-    """Whether the text is a URL with a user in it."""
+    """Whether the text is a URL with user information."""
     scheme, colon, rest = text.partition("://")
     return bool(colon) and scheme.isalnum() and "@" in rest.partition("/")[0]
 
 
 def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[str, Any]) -> msgspec.Struct:
-    """The options as the verifier's own record; strings from a command line become numbers where the field is a number."""
+    """Convert options to the verifier's options record; strings become numbers for number fields."""
     # A command line's `gym=0.7` arrives as a number; it names a release.
     values = {key: str(value) if key == "gym" else value for key, value in options.items()}
     try:

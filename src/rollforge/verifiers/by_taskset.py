@@ -1,6 +1,7 @@
-"""Judges each task by the verifier of its task set, for evaluations that mix several.
+"""Judges each task with the verifier of its task set, for evaluations of several task sets.
 
-Needs `taskset` in the task row and a table of task set → verifier in its options; made by `rollforge eval`, not for use by name.
+Needs `taskset` in the task row and a table of task set → verifier in its options; `rollforge eval` creates it; it is not meant to
+be named by users.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ needs = ("taskset",)
 
 
 class ByTasksetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which verifier judges which task set."""
+    """Verifier and options for each task set."""
 
     verifiers: dict[str, str]
     options: JsonObject = {}
-    """Options of all members."""
+    """Options for all members."""
     own_options: dict[str, JsonObject] = {}
-    """Task set → further options of its member."""
+    """Task set → additional options of its member."""
     fingerprints: dict[str, str] = {}
-    """Digests of the members: with them a changed member changes this verifier's own fingerprint."""
+    """Fingerprints of the members, so that a changed member changes this verifier's fingerprint."""
 
 
 class ByTaskset:
-    """Hands each task to the verifier of its task set."""
+    """Passes each task to the verifier of its task set."""
 
     options_type = ByTasksetOptions
 
     @staticmethod
     def is_deterministic_with(options: JsonObject) -> bool:
-        """Whether every member is."""
+        """Whether every member is deterministic."""
         common, own = options.get("options") or {}, options.get("own_options") or {}
         return all(
             load_verifier(name, common | own.get(taskset, {})).is_deterministic
@@ -57,5 +58,5 @@ class ByTaskset:
             await live.close()
 
     def verify(self, task: Task, response: Response) -> Any:
-        """The member's own verdict, which may still have to be awaited."""
+        """The member's verdict, possibly as an awaitable."""
         return self._live[task["taskset"]].call(task, response)

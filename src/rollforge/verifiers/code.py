@@ -1,13 +1,14 @@
 """Rewards a program that passes every unit test of its task.
 
-Needs `verifier_metadata.unit_tests` = `{"inputs": [text], "outputs": [text], "fn_name": null or name}`, or the same packed. Without a
-name the program runs once per input, which it reads from standard input, and its output is compared; with a name that function (or
-method of `Solution`) is called with one JSON value per input line, and its result is compared. The code is the text between the last
-two lines with a code fence. Testing stops at the first test that fails.
+Needs `verifier_metadata.unit_tests` = `{"inputs": [text], "outputs": [text], "fn_name": null or name}`, or the same in packed
+form. Without a name the program runs once per input, which it reads from standard input, and its output is compared; with a name
+that function (or method of `Solution`) is called with one JSON value per input line, and its result is compared. The code is the
+text between the last two lines with a code fence. Testing stops at the first test that fails.
 
-The program is untrusted: it runs in `rollforge.sandbox`, one sandboxed process per verdict, or not at all. It gets inputs, one after
-the other, and never an expected output; comparing happens outside, on plain text and JSON values, so neither exiting early nor
-redefining equality helps it. Nothing stops a program that knows the expected outputs by heart, or guesses them from the inputs.
+The program is untrusted: it runs in `rollforge.sandbox`, one sandboxed process per verdict, or not at all. It gets inputs, one
+after the other, and never an expected output; comparing happens outside, on plain text and JSON values, so neither exiting early
+nor redefining equality helps it. A program that has memorised the expected outputs, or guesses them from the inputs, is not
+detected.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from rollforge.verifiers.building_blocks.verdict_fields import CodeRunJson, Code
 needs = ("verifier_metadata.unit_tests",)
 
 TestOutcome = bool | int
-"""True, or why a test failed: -1 all of it took too long or died, -2 wrong, -3 too slow, -4 an error."""
+"""True, or the reason of a failed test: -1 total time exceeded or crash, -2 wrong output, -3 too slow, -4 an error."""
 
 TOLERANCE = Decimal("1e-6")
-"""Absolute error of a printed number, relative above 1."""
+"""Tolerance for printed numbers: absolute, and relative above 1."""
 MOST_TEST_BYTES = 512 << 20
-"""Unpacked size of packed unit tests."""
+"""Size limit of unpacked unit tests."""
 STARTUP_SECONDS = 20.0
-"""What the interpreter may take to start on a busy machine, beyond the time for a test."""
+"""Time allowed for starting the interpreter on a busy machine, in addition to a test's time."""
 
 _STAR_MODULES = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
@@ -58,7 +59,7 @@ _MODULES = _STAR_MODULES[:-2]
 
 
 class CodeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How programs are run."""
+    """Options for running programs."""
 
     gym: GymVersion = NEWEST
     """The release of NeMo Gym to agree with in comparing outputs: 0.7 tolerates 1e-6 on printed numbers and any case of yes and no."""
@@ -81,7 +82,7 @@ class CodeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class UnitTests(msgspec.Struct, frozen=True):
-    """The tests of one task, in LiveCodeBench's shape."""
+    """Tests of one task, in LiveCodeBench's format."""
 
     inputs: list[str]
     outputs: list[str]
@@ -105,13 +106,13 @@ class Code:
 
     @staticmethod
     def check_machine(options: JsonObject) -> None:
-        """Refuse to run programs where bubblewrap does not work, before any work; `sandbox=off` is the only way around."""
+        """Refuse to run programs without working bubblewrap, unless `sandbox=off`."""
         if options.get("sandbox") != "off":
             Sandbox("require", packages=False)
 
     @staticmethod
     def warning_for(options: JsonObject) -> str | None:
-        """What remains open without a sandbox."""
+        """Warning about what a program can do without a sandbox."""
         weakness = Sandbox("off", packages=False).weakness if options.get("sandbox") == "off" else None
         return f"programs run with limits only, without a sandbox: {weakness}" if weakness else None
 
@@ -199,14 +200,14 @@ class Code:
 
 
 def extract_code(text: str) -> str:
-    """The text between the last two lines with a code fence; empty if there are fewer."""
+    """The text between the last two lines with a code fence; empty with fewer than two."""
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if "```" in line]
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) >= 2 else ""
 
 
 def has_format_violation(response: Response) -> bool:
-    """Whether think tags are in the answer, or the reasoning has one more than once."""
+    """Whether the answer contains think tags, or the reasoning contains one more than once."""
     tags = ("<think>", "</think>")
     if any(tag in response.text for tag in tags):
         return True
@@ -221,11 +222,10 @@ def has_format_violation(response: Response) -> bool:
 
 
 def prelude(code: str) -> list[tuple[str, str | None]]:
-    """Which of the names that programs may use without importing them this one mentions, and where they
-    come from.
+    """Names in the program that it may use without importing them, with their modules.
 
-    NeMo Gym star-imports eighteen modules before every program; importing only what is mentioned binds the
-    same names and saves the start-up time of the rest.
+    NeMo Gym star-imports eighteen modules before every program; importing only the used names has the same effect and saves
+    start-up time.
     """
     words = set(re.findall(r"[^\W\d]\w*", code))
     module_by_name = _star_names()
@@ -236,7 +236,7 @@ def prelude(code: str) -> list[tuple[str, str | None]]:
 
 @lru_cache(maxsize=1)
 def _star_names() -> dict[str, str]:
-    """Name → the module whose star-import binds it last."""
+    """Name → the last module whose star-import binds it."""
     return {
         name: module
         for module in _STAR_MODULES
@@ -254,7 +254,7 @@ def _runner() -> CodeType:
 
 
 def _failure(reply: SandboxReply, confined: Confined) -> CodeRunJson | None:
-    """Why this reply is no result, or None when it is one."""
+    """Why the reply is not a result; None if it is one."""
     if reply.ended == "late":
         return {"error_code": -3, "error_message": "Time Limit Exceeded"}
     if reply.ended == "too much":
@@ -271,7 +271,7 @@ def _failure(reply: SandboxReply, confined: Confined) -> CodeRunJson | None:
 
 
 def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool, is_old: bool) -> CodeRunJson | None:
-    """How the output differs from the expected one, or None when it is right."""
+    """How the output differs from the expected one; None if it is right."""
     wrong: CodeRunJson = {"error_code": -2, "error_message": "Wrong Answer"}
     assert reply.message is not None
     kind, output = reply.message[:1], reply.message[1:].decode("utf-8", "replace")
@@ -289,7 +289,7 @@ def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool, is_old: bool
 
 
 def read_tests(value: Any) -> UnitTests:
-    """The tests of a row, plain or packed (`{"packed": base64 of zlib of JSON}`); raises when they are none."""
+    """Read a row's tests, plain or packed (`{"packed": base64 of zlib of JSON}`); raises for invalid ones."""
     if isinstance(value, dict) and "packed" in value:
         unpack = zlib.decompressobj()
         data = unpack.decompress(base64.b64decode(value["packed"]), MOST_TEST_BYTES)
@@ -300,7 +300,7 @@ def read_tests(value: Any) -> UnitTests:
 
 
 def differing_lines(printed: str, wanted: str, *, is_old: bool = False) -> str | None:
-    """How two outputs differ: stripped lines, equal as texts or, word by word, as numbers."""
+    """Describe how two outputs differ; stripped lines are compared as texts or, word by word, as numbers."""
     given_lines, wanted_lines = list(_lines(printed)), list(_lines(wanted))
     if len(given_lines) != len(wanted_lines):
         return "Wrong answer: mismatched output length"
@@ -312,13 +312,13 @@ def differing_lines(printed: str, wanted: str, *, is_old: bool = False) -> str |
 
 
 def _equal_decimals(line: str, right: str) -> bool:
-    """NeMo Gym before 0.7: equal as decimal numbers, word by word."""
+    """NeMo Gym before 0.7: compare word by word as decimal numbers."""
     numbers = _decimals(line)
     return numbers is not None and numbers == _decimals(right)
 
 
 def _close_lines(line: str, right: str) -> bool:
-    """NeMo Gym 0.7: yes and no in any case, or numbers within 1e-6 where at least one is written as a float."""
+    """NeMo Gym 0.7: ignore case of yes and no, and accept numbers within 1e-6 if at least one is written as a float."""
     if line.lower() in ("yes", "no"):
         return line.lower() == right.lower()
     left, wanted = _decimals(line), _decimals(right)
@@ -342,7 +342,7 @@ def _is_close(number: Decimal, right: Decimal) -> bool:
 
 
 def equal_values(value: Any, right: Any, *, is_old: bool = False) -> bool:
-    """Whether two JSON values are equal: as values, as JSON texts, or as close numbers (0.7: also the items of a list)."""
+    """Whether two JSON values are equal as values, as JSON texts, or as close numbers (since 0.7 also inside lists)."""
     if value == right or json.dumps(value) == json.dumps(right):
         return True
     if is_old:
@@ -355,7 +355,7 @@ def equal_values(value: Any, right: Any, *, is_old: bool = False) -> bool:
 
 
 def _close_values(value: Any, right: Any) -> bool:
-    """Equal, or close where at least one is a float: `"3"` is not 3, and `true` is not 1."""
+    """Whether values are equal, or close if at least one is a float; `"3"` is not 3, and `true` is not 1."""
     if value == right:
         return True
     if (

@@ -1,12 +1,12 @@
 """Rewards an answer that a judge model finds equivalent to the expected one.
 
-Needs `expected_answer` (or `metadata.expected_answer`). The question is the last user message; the candidate is the last assistant
-message, or the last match of the row's `template_metadata.output_regex` (or of the `response_extract_regex` option) in it. An empty
-answer, or one longer than `max_answer_chars`, gets 0 and no judge is asked. Options follow NeMo Gym's equivalence_llm_judge and its
-shipped settings.
+Needs `expected_answer` (or `metadata.expected_answer`). The question is the last user message; the candidate is the last
+assistant message, or the last match of the row's `template_metadata.output_regex` (or of the `response_extract_regex` option) in
+it. An empty answer, or one longer than `max_answer_chars`, gets 0 without calling the judge. Options follow NeMo Gym's
+equivalence_llm_judge and its shipped settings.
 
-The candidate is data to the judge: see `equivalence` for which labels count. A judge that cannot be reached or read is a failure to
-judge, where NeMo Gym takes an unreadable reply for "not equal".
+The candidate is untrusted data: see `equivalence` for the labels that count. An unreachable judge or unreadable reply is a
+failure to judge, while NeMo Gym treats an unreadable reply as "not equal".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ needs = ("expected_answer|metadata.expected_answer",)
 
 
 class EquivalenceOptions(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The judge, what it is shown, and what its verdicts are worth."""
+    """Options for the judge, its prompt, and rewards."""
 
     gym: GymVersion = NEWEST
     """The release of NeMo Gym to agree with; 0.5 reads a reply to a template by its earliest label."""
@@ -69,7 +69,7 @@ class EquivalenceOptions(JudgeOptions, frozen=True, kw_only=True, forbid_unknown
 
 
 class EquivalenceVerifier:
-    """Judges by asking a model."""
+    """Judges with a model that compares answers."""
 
     options_type = EquivalenceOptions
     is_deterministic = False
@@ -140,7 +140,7 @@ def _reading(options: EquivalenceOptions) -> Reading:
 
 
 def _zero(expected: str, reason: str) -> EquivalenceVerdictJson:
-    """The verdict on an answer that no judge needs to see."""
+    """The verdict 0 for an answer that needs no judge."""
     verdict: EquivalenceVerdictJson = {
         "reward": 0.0,
         "expected_answer": expected,
@@ -152,7 +152,7 @@ def _zero(expected: str, reason: str) -> EquivalenceVerdictJson:
 
 
 def expected_answer(task: Task) -> str:
-    """The row's expected answer, at its top or in `metadata`; raises ValueError without one."""
+    """The row's expected answer, at the top level or in `metadata`; raises ValueError without one."""
     metadata = task.get("metadata")
     for row in (task, metadata if isinstance(metadata, dict) else {}):
         answer = row.get("expected_answer")
@@ -162,7 +162,7 @@ def expected_answer(task: Task) -> str:
 
 
 def question_text(task: Task) -> str:
-    """The text of the last user message that has any, its parts joined by newlines."""
+    """Text of the last user message with text, its parts joined by newlines."""
     items = task.params.get("input") if isinstance(task.get("responses_create_params"), dict) else None
     if isinstance(items, str):
         return items.strip()
@@ -175,7 +175,7 @@ def question_text(task: Task) -> str:
 
 
 def answer_text(response: Response) -> str:
-    """The text of the last assistant message, its parts joined by newlines; empty when there is none."""
+    """Text of the last assistant message, its parts joined by newlines; empty without one."""
     for item in reversed(response.output):
         if item.get("type") == "message" and item.get("role", "assistant") == "assistant":
             return (_joined(item.get("content")) or "").strip()

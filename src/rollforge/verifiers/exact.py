@@ -17,11 +17,11 @@ from rollforge.verifiers.building_blocks.verdict_fields import AnswerVerdictJson
 needs = ("expected_answer",)
 
 LONGEST_KEPT = 1000
-"""Characters of the extracted answer that go into the row."""
+"""Most characters of the extracted answer stored in the row."""
 
 
 class ExactOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts as equal."""
+    """Options for extraction and comparison."""
 
     extract: Literal["boxed", "all", "last_line"] = "boxed"
     """What is compared: the last `\\boxed{}` or else everything, always everything, or the last line."""
@@ -41,7 +41,7 @@ class Exact:
 
     @staticmethod
     def needs_with(options: JsonFields) -> tuple[str, ...]:
-        """The field that holds the expected answer."""
+        """The task field with the expected answer."""
         return (str(options.get("field", "expected_answer")),)
 
     def __init__(self, options: ExactOptions | None = None) -> None:
@@ -73,7 +73,7 @@ class Exact:
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{...}`, braces balanced; None when it is not closed."""
+    """Content of the last `\\boxed{...}` with balanced braces; None if it is not closed."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
@@ -93,5 +93,5 @@ _with_defaults = Exact()
 
 
 def verify(task: Task, response: Response) -> AnswerVerdictJson:
-    """The verdict with default options, for use as a plain function."""
+    """Verify with default options; usable as a plain function."""
     return _with_defaults.verify(task, response)

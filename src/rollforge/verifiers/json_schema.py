@@ -4,7 +4,7 @@ The schema comes from the `schema` option, or else from the row's field `schema`
 text of one). The answer is the whole text, without a code fence around it. An answer that takes more than `answer_seconds` of CPU
 time (a `pattern` of the schema may backtrack) gets reward 0 with `timed_out`.
 
-It judges form, not content, and fetches nothing: a `$ref` to another address is a failure to judge. Extra: `json-schema`.
+It judges form, not content. It fetches nothing, so a `$ref` to another address is a failure to judge. Extra: `json-schema`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rollforge.verifiers.building_blocks.verdict_fields import SchemaVerdictJson
 
 needs = ()
 skip_probes = ("gold", "swapped gold", "swapped response", "hedge")
-"""It judges form: an answer to another task of the same schema passes, and what the row expects is not asked."""
+"""Probes that do not apply because only form is judged: an answer to another task with the same schema passes."""
 
 SCHEMA_FIELDS = ("schema", "json_schema", "schema_str")
 
 
 class JsonSchemaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the schema is and what is read as the answer."""
+    """Source of the schema, and extraction of the answer."""
 
     schema: JsonFields | None = None
     """The schema for every row; None takes the row's own."""
@@ -98,7 +98,7 @@ class JsonSchema:
 
 
 def parse(text: str) -> Any:
-    """The JSON value; raises ValueError for anything that is not strictly JSON, NaN and Infinity included."""
+    """Parse strict JSON; raises ValueError for anything else, NaN and Infinity included."""
     try:
         return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
@@ -106,7 +106,7 @@ def parse(text: str) -> Any:
 
 
 def without_fence(text: str) -> str:
-    """The text without the one code fence that may enclose it."""
+    """The text without an enclosing code fence."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and len(text) >= 6:
         first_line, _, rest = text[:-3].partition("\n")

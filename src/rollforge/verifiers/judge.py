@@ -4,10 +4,10 @@ The rubric comes from the `rubric` option (text, or `@file`), or else from the r
 answer, the reference answer where the row has one (`expected_answer`), and gives one number between `lowest` and `highest`, which
 becomes a reward between 0 and 1.
 
-The answer is data: it is shown between markers with a nonce it cannot know, and the score is read only from a fenced block that
-carries that nonce and holds one object with `score` and `reason`, each once. Scores anywhere else do not count, nor does a block with
-further or repeated keys, as quoting an answer with quotation marks makes it. A reply without such a block is asked for again, then it
-is a failure to judge. A judge can still be persuaded by what it reads.
+The answer is untrusted data: it is enclosed in markers with a nonce that it cannot know, and the score is read only from a fenced
+block with that nonce that contains one object with exactly `score` and `reason`. Scores elsewhere are ignored, and so are blocks
+with other or repeated keys, which can result from quoting an answer. After a reply without such a block the request is repeated;
+finally it is a failure to judge. A judge can still be persuaded by the answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ number), and closes with three backticks."""
 
 
 class RubricJudgeOptions(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The judge, its rubric and its scale."""
+    """Options for the judge, its rubric and its scale."""
 
     rubric: str | None = None
     """What is good and what is not; `@file` reads it from a file; None takes the row's field `rubric`."""
@@ -77,7 +77,7 @@ class RubricJudge:
 
     @staticmethod
     def needs_with(options: JsonObject) -> tuple[str, ...]:
-        """Require a rubric in every row unless the options have one: a judge without rubric is refused before any call."""
+        """Require a rubric in every row unless the options have one, so that a missing rubric is refused before any call."""
         return () if options.get("rubric") else ("rubric",)
 
     async def verify(self, task: Task, response: Response) -> JudgeVerdictJson:
@@ -134,7 +134,7 @@ class RubricJudge:
         ]
 
     def _read(self, reply: str, nonce: str) -> tuple[float, str]:
-        """Score and reason; raises ValueError when the reply holds none that can be used."""
+        """Score and reason from a reply; raises ValueError for an unusable reply."""
         block = fenced(reply, nonce)
         if block is None:
             raise ValueError("no fenced block with the nonce")
@@ -154,7 +154,7 @@ class RubricJudge:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object, unless a key occurs twice: an unescaped quote in the reason can add a second score."""
+    """The object; raises for duplicate keys, since an unescaped quote in the reason could add a second score."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise ValueError("the block names a key twice")
     return dict(pairs)

@@ -1,9 +1,9 @@
 """Rewards an answer that is mathematically equal to the expected one.
 
 Needs `expected_answer`; the judge also reads `question` (or else the prompt). As in NeMo Gym 0.7, an answer without a complete,
-non-empty `\\boxed{...}` is wrong; with `gym=0.5` the whole text is searched. The expected answer, freed of `\\(...\\)` or `$...$`
-around it, is put in a box and read as LaTeX; math-verify decides whether an expression of the answer equals it. With a judge, an
-answer that the library did not accept goes to a model in both orders, and is right only if both agree.
+non-empty `\\boxed{...}` is wrong; with `gym=0.5` the whole text is searched. The expected answer, without enclosing `\\(...\\)` or
+`$...$`, is put in a box and parsed as LaTeX; math-verify decides whether an expression of the answer equals it. With a judge, a model
+compares answers that the library rejected, in both orders; they are right only if both results agree.
 
 An answer that takes more than `answer_seconds` of CPU time is wrong, with `timed_out`. An expected answer that cannot be read, or
 that itself takes too long, is a failure to judge. Extra: `math`.
@@ -38,7 +38,7 @@ needs = ("expected_answer",)
 
 
 class MathOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How answers are read, and whether a model decides about those that the library did not accept."""
+    """Options for parsing answers, and the optional judge for rejected ones."""
 
     gym: GymVersion = NEWEST
     """The release of NeMo Gym to agree with: 0.7 wants a box, 0.5 searches the whole text."""
@@ -52,13 +52,13 @@ class MathOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Math:
-    """Judges by symbolic equality, then, if asked to, by a model."""
+    """Judges by symbolic equality, then optionally by a model."""
 
     options_type = MathOptions
 
     @staticmethod
     def is_deterministic_with(options: JsonFields) -> bool:
-        """A judge may change its mind."""
+        """Whether verdicts are deterministic: not with a judge model."""
         return options.get("judge") is None
 
     def __init__(self, options: MathOptions | None = None) -> None:
@@ -97,7 +97,7 @@ class Math:
         return {**verdict, **_awaited(self._appeal(question, str(expected), shown))}
 
     def _golds(self, expected: str) -> list[Any]:
-        """The expressions of the expected answer; empty when only a judge can read it."""
+        """Expressions of the expected answer; empty if only a judge can read it."""
         try:
             return self._library.golds(expected)
         except UnreadableGold:
@@ -106,7 +106,7 @@ class Math:
             return []
 
     async def _appeal(self, question: str, expected: str, answer: str) -> EquivalenceVerdictJson:
-        """Ask in both orders, since a judge may favour a position; the second only after a first yes."""
+        """Compare in both orders, since a judge may favour a position; the second order only after a first yes."""
         assert self._options.judge is not None
         endpoint = JudgeEndpoint(self._options.judge)
         judge = EquivalenceJudge(
@@ -130,7 +130,7 @@ class Math:
 
 
 def _awaited(coroutine: Coroutine[Any, Any, EquivalenceVerdictJson]) -> EquivalenceVerdictJson:
-    """Run the coroutine: in this thread, or in another one where an event loop already runs here."""
+    """Run the coroutine in this thread, or in another one if this thread has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -140,11 +140,11 @@ def _awaited(coroutine: Coroutine[Any, Any, EquivalenceVerdictJson]) -> Equivale
 
 
 class UnreadableGold(ValueError):
-    """The task's expected answer holds nothing the library can read."""
+    """The library cannot parse the task's expected answer."""
 
 
 class _Library:
-    """math-verify, set up once."""
+    """The math-verify library, configured once."""
 
     def __init__(self) -> None:
         try:
@@ -160,7 +160,7 @@ class _Library:
         self._verify: Any = verify
 
     def golds(self, expected: str) -> list[Any]:
-        """The expressions of an expected answer; raises `UnreadableGold` when there is none."""
+        """Expressions of an expected answer; raises `UnreadableGold` if there is none."""
         parsed: list[Any] = self._parse(
             f"\\boxed{{{without_delimiters(expected)}}}", self._gold_targets, parsing_timeout=None
         )
@@ -169,7 +169,7 @@ class _Library:
         return parsed
 
     def score(self, golds: list[Any], text: str) -> tuple[float, str | None]:
-        """1.0 or 0.0, and the expression read: one written like the expected answer, else the first."""
+        """1.0 or 0.0, and the extracted expression: one spelled like the expected answer, else the first."""
         if not golds:
             return 0.0, None
         answers = self._parse(text, self._answer_targets, parsing_timeout=None)
@@ -186,7 +186,7 @@ class _Library:
 
 
 def without_delimiters(text: str) -> str:
-    """The text without math delimiters around it: inside a box they cannot be parsed."""
+    """The text without enclosing math delimiters, which cannot be parsed inside a box."""
     text = text.strip()
     if text.startswith("\\(") and text.endswith("\\)"):
         text = text[2:-2].strip()

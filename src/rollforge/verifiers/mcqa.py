@@ -1,9 +1,8 @@
 """Rewards the right letter of a multiple-choice question.
 
-Needs `options` (a list of one-key objects, letter → text; a null text means the option is not there) and
-`expected_answer` (the letter). Where the row has `template_metadata.output_regex`, that is tried first;
-then the row's `grading_mode`, which the `grading_mode` option overrules for every row. The text judged is
-all answer text of the rollout.
+Needs `options` (a list of one-key objects, letter → text; a null text means the option is not there) and `expected_answer` (the
+letter). Where the row has `template_metadata.output_regex`, that is tried first; then the row's `grading_mode`, which the
+`grading_mode` option overrides. All answer text of the rollout is judged.
 
 It reads letters, not reasoning: an answer that argues for B and boxes C is C. A row's own regex runs in a worker; an answer on which
 it backtracks for seconds gets reward 0 with `timed_out`.
@@ -57,7 +56,7 @@ _LATIN_BY_LETTER = str.maketrans(
 
 
 class McqaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How letters are read."""
+    """Options for extracting letters."""
 
     grading_mode: GradingMode | None = None
     """Used for every row instead of the row's own `grading_mode`; None leaves it to the row."""
@@ -66,14 +65,16 @@ class McqaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Mcqa:
-    """Judges the letter an answer settles on."""
+    """Judges the letter that an answer settles on."""
 
     options_type = McqaOptions
     is_cheap = True
 
     @staticmethod
     def is_cheap_for(task: Task) -> bool:
-        """A row's own regex may backtrack for ever: such rows are judged in workers."""
+        """Whether the row has no regular expression of its own; such an expression may backtrack for ever, so its row is judged
+        in a worker.
+        """
         return not _row_patterns(task)
 
     def __init__(self, options: McqaOptions | None = None) -> None:
@@ -96,7 +97,7 @@ class Mcqa:
 
 
 class _Choices:
-    """The options of one row: which letters may be named, and their texts as they are compared."""
+    """Options of one row: allowed letters, and their texts normalised for comparison."""
 
     def __init__(self, options: Any) -> None:
         entries = [
@@ -117,7 +118,7 @@ class _Choices:
         return letter.upper() if letter.upper() in self.letters else None
 
     def with_text(self, text: str) -> str | None:
-        """The first option whose text is exactly `text`."""
+        """The first option with exactly this text."""
         wanted = _plain(text)
         return next((letter for letter, option in self.texts() if option == wanted), None)
 
@@ -125,7 +126,7 @@ class _Choices:
 def read_letter(
     task: Task, text: str, mode: GradingMode | None = None, *, is_old: bool = False
 ) -> str | None:
-    """The letter that `text` settles on for this row, or None.
+    """The letter that `text` selects for this row, or None.
 
     Args:
         is_old: Read as NeMo Gym before 0.7, without NFKC and `answer_prefix`.
@@ -155,7 +156,7 @@ def _row_patterns(task: Task) -> list[str]:
 
 
 def _row_prefix(task: Task) -> str | None:
-    """The row's own words before the answer, as "Die Antwort ist"."""
+    """The row's phrase before the answer, such as "Die Antwort ist"."""
     metadata = task.get("template_metadata")
     prefix = metadata.get("answer_prefix") if isinstance(metadata, dict) else None
     return prefix if isinstance(prefix, str) and prefix else None
@@ -193,7 +194,7 @@ def _boxed_letter(text: str, choices: _Choices) -> str | None:
 
 
 def _boxed_option(text: str, choices: _Choices) -> str | None:
-    """The only option whose text is in the box."""
+    """The single option whose text is in the box."""
     inner = last_boxed(text)
     if inner is None:
         return None
@@ -214,7 +215,9 @@ def _answer_line(text: str, choices: _Choices) -> str | None:
 
 
 def _answer_line_markdown(text: str, choices: _Choices, prefix: str | None, *, is_old: bool) -> str | None:
-    """The last line after "Answer:" (or the row's prefix) that settles on one option; with a prefix a box counts too."""
+    """The letter in the last line after "Answer:" (or the row's prefix) that selects one option; with a prefix, a box is accepted
+    too.
+    """
     normal = text if is_old else unicodedata.normalize("NFKC", text)
     payloads = [(match.start(), match.group(1)) for match in _ANSWER_LINE_MARKDOWN.finditer(normal)]
     if prefix is not None:
@@ -243,7 +246,7 @@ def _single_choice(payload: str, choices: _Choices, *, is_old: bool) -> str | No
 
 
 def _is_list_of_choices(text: str, choices: _Choices) -> bool:
-    """Two different options named side by side, as in "A or B": no answer at all."""
+    """Whether two different options are named side by side, as in "A or B", which is no answer."""
     named = [letter for letter in _ANY_LETTER.finditer(text) if choices.allowed(letter.group())]
     return any(
         left.group().upper() != right.group().upper()
@@ -253,14 +256,14 @@ def _is_list_of_choices(text: str, choices: _Choices) -> bool:
 
 
 def _unwrapped(text: str) -> str:
-    """The text without the `\\text{...}` around it, however often it is wrapped."""
+    """The text without any enclosing `\\text{...}`."""
     while text.startswith("\\text{") and text.endswith("}"):
         text = text[len("\\text{") : -1].strip()
     return text
 
 
 def _latin(text: str, *, is_old: bool = False) -> str:
-    """Arabic, Bengali and full-width option letters as A to D; since 0.7 every compatible form (Ⓑ, 𝐁) too."""
+    """Arabic, Bengali and full-width option letters as A to D; since 0.7 also all NFKC-compatible forms (Ⓑ, 𝐁)."""
     text = text if is_old else unicodedata.normalize("NFKC", text)
     return text.translate(_LATIN_BY_LETTER).strip()
 

@@ -1,11 +1,11 @@
 """Rewards finding every hidden value, in order, with two tools.
 
-Needs `expected_synonym_values` and `expected_synonyms`; `minefield_label` and `minefield_label_value` name a trap. What the rollout
-handed to its last call of `extract_synonym_values` is compared with the expected list. `TOOLS` are the two tools as Python functions,
-for a tool-loop agent.
+Needs `expected_synonym_values` and `expected_synonyms`; `minefield_label` and `minefield_label_value` name a trap. The arguments
+of the rollout's last `extract_synonym_values` call are compared with the expected list. `TOOLS` are the two tools as Python
+functions, for a tool-loop agent.
 
-A call whose arguments are broken or of the wrong shape hands over nothing and is wrong, where NeMo Gym's server fails and ends the
-run; a task without expected values is a failure to judge.
+A call with invalid arguments submits nothing and is wrong, while NeMo Gym's server fails and ends the run; a task without
+expected values is a failure to judge.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ is_cheap = True
 
 
 class SynonymJson(TypedDict):
-    """What `get_synonym_value` answers."""
+    """Answer of `get_synonym_value`."""
 
     synonym_value: int
 
 
 class HandedInJson(TypedDict):
-    """What `extract_synonym_values` answers."""
+    """Answer of `extract_synonym_values`."""
 
     success: bool
 
@@ -58,11 +58,11 @@ def extract_synonym_values(synonym_values: list[int]) -> HandedInJson:
 
 
 TOOLS = (get_synonym_value, extract_synonym_values)
-"""The tools of the environment, by their own names."""
+"""Tools of the environment by name."""
 
 
 def verify(task: Task, response: Response) -> NeedleVerdictJson:
-    """Reward 1.0 when the values handed in equal the expected ones, order included."""
+    """Reward 1.0 if the submitted values equal the expected ones, in order."""
     expected = task.get("expected_synonym_values")
     if not isinstance(expected, list) or not expected:
         raise ValueError("the task has no expected_synonym_values")
@@ -84,7 +84,7 @@ def verify(task: Task, response: Response) -> NeedleVerdictJson:
 
 
 def gold(task: Task) -> ItemJson | None:
-    """The right answer for the probes: the call that hands in every expected value."""
+    """Right answer for probes: the call that submits every expected value."""
     values = task.get("expected_synonym_values")
     if not isinstance(values, list) or not values:
         return None
@@ -98,7 +98,7 @@ def gold(task: Task) -> ItemJson | None:
 
 
 def handed_in(response: Response) -> tuple[list[Any], bool]:
-    """What the last call of `extract_synonym_values` handed in, and whether its arguments could be read."""
+    """Values submitted by the last call of `extract_synonym_values`, and whether its arguments were valid."""
     for item in reversed(response.output):
         if item.get("type") == "function_call" and item.get("name") == "extract_synonym_values":
             try:
@@ -111,5 +111,5 @@ def handed_in(response: Response) -> tuple[list[Any], bool]:
 
 
 def _key(value: Any) -> Any:
-    """The value, or its JSON where it is not hashable."""
+    """The value, or its JSON if it is not hashable."""
     return value if isinstance(value, str | int | float | bool | None) else msgspec.json.encode(value)

@@ -30,7 +30,7 @@ _TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningGym:
-    """Judges by the scorer of the row's task family."""
+    """Judges with the scorer of the row's task family."""
 
     def __init__(self) -> None:
         _library()
@@ -47,7 +47,7 @@ class ReasoningGym:
 
 
 def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonFields]:
-    """Task rows of one family: `count` of them, always the same for a seed.
+    """`count` task rows of one family, determined by the seed.
 
     Args:
         name: The family, as reasoning-gym calls it: `gcd`, `chain_sum`, …
@@ -78,7 +78,7 @@ def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonF
 
 
 def names() -> list[str]:
-    """Every family's name."""
+    """Names of all families."""
     from reasoning_gym.factory import DATASETS
 
     _library()
@@ -86,7 +86,7 @@ def names() -> list[str]:
 
 
 def extracted(text: str) -> str:
-    """The answer as the scorer gets it."""
+    """The extracted answer for the scorer."""
     tagged = _TAGS.findall(text)
     if tagged:
         return str(tagged[-1]).strip()
@@ -120,7 +120,7 @@ def _library() -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: numpy numbers and arrays as numbers and lists, anything else as its text."""
+    """A value as JSON data: numpy numbers and arrays as numbers and lists, other types as text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return str(value)

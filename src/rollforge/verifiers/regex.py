@@ -1,7 +1,7 @@
 """Rewards an answer that a regular expression matches.
 
-The pattern comes from the `pattern` option, or else from the row's field `pattern`. With an expected field
-(by default `expected_answer`, where the row has it) the caught text must equal that field, else a match is enough.
+The pattern comes from the `pattern` option, or else from the row's field `pattern`. With an expected field (by default
+`expected_answer`, if the row has it) the captured text must equal that field; otherwise a match suffices.
 
 An answer on which the pattern backtracks for more than `answer_seconds` of CPU time gets reward 0 with `timed_out`: otherwise a
 model could avoid a 0 by such answers.
@@ -32,7 +32,7 @@ Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii"]
 
 
 class RegexOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is caught and what it is compared with."""
+    """Options for matching and comparison."""
 
     pattern: str | None = None
     """The regular expression; None takes the row's field `pattern`."""
@@ -51,7 +51,7 @@ class RegexOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Regex:
-    """Judges by what a pattern catches."""
+    """Judges by a regular expression."""
 
     options_type = RegexOptions
 

@@ -1,4 +1,4 @@
-"""Rewards what a test script says about the files that a program left.
+"""Rewards with the result of a test script on the files that a program left.
 
 The script is the task's `test_script` (a text), or one file for all tasks (`script=FILE`). It runs in a sandbox of its own without a
 network, in a copy of the program's working directory, or of its artifacts when the rollout is judged later (no program: an empty
@@ -7,8 +7,8 @@ empty, no number or not finite is a failure to judge, never 0; so is a program t
 `$ROLLFORGE_ANSWER` name files with the program's result and answer; `test_files` of the task (path → text) are laid beside the
 script, in `$ROLLFORGE_TESTS`.
 
-The program's files are hostile: a script that runs them (imports them, lets pytest collect them) lets them write the reward. Nothing
-here can tell; keep what you run apart from what decides.
+The program's files are hostile: if a script executes them (imports them, lets pytest collect them), they can write the reward
+themselves, undetected. Keep the code that you execute apart from the code that decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_REWARD_BYTES = 1 << 16
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How scripts are run."""
+    """Options for running scripts."""
 
     script: str | None = None
     """File with the script for every task; a task's own `test_script` comes first."""
@@ -48,7 +48,7 @@ class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Script:
-    """Judges by a test script."""
+    """Judges with a test script."""
 
     options_type = ScriptOptions
 
@@ -70,13 +70,13 @@ class Script:
 
     @staticmethod
     def check_machine(options: JsonObject) -> None:
-        """Refuse to run scripts where bubblewrap does not work, before any work."""
+        """Refuse to run scripts without working bubblewrap, before any work."""
         if options.get("sandbox") != "off":
             ProgramSandbox("require")
 
     @staticmethod
     def warning_for(options: JsonObject) -> str | None:
-        """What remains open without a sandbox."""
+        """Warning about what a script can do without a sandbox."""
         weakness = ProgramSandbox("off").weakness if options.get("sandbox") == "off" else None
         return f"test scripts run without a sandbox: {weakness}" if weakness else None
 
@@ -126,13 +126,13 @@ class Script:
 
 
 def _interpreter(script: str) -> list[str]:
-    """What runs the script: the program that its first line names, else a shell."""
+    """Interpreter of the script: the program in its first line, else a shell."""
     first = script.partition("\n")[0]
     return first[2:].split() if first.startswith("#!") else ["/bin/sh"]
 
 
 def _lay_out(work: Path, response: Response) -> None:
-    """Copy what the program left: its working directory while it exists, else its artifacts."""
+    """Copy the program's files: its working directory if it still exists, else its artifacts."""
     if response.workdir is not None and Path(response.workdir).is_dir():
         shutil.copytree(response.workdir, work, symlinks=True, dirs_exist_ok=True)
         return
@@ -155,7 +155,7 @@ def _write_inside(folder: Path, name: str, data: bytes) -> None:
 
 
 def read_reward(path: Path, how: str) -> JsonObject:
-    """The reward in a file, with what else is in it; raises `ValueError` for a file that holds none."""
+    """Reward and other fields from a file; raises `ValueError` if it contains none."""
     if path.is_symlink() or not path.is_file():
         raise ValueError(f"the script wrote no reward ({how})")
     with path.open("rb") as file:
@@ -176,7 +176,7 @@ def read_reward(path: Path, how: str) -> JsonObject:
 
 
 def _number(data: bytes) -> float | None:
-    """A number as scripts print it; `nan` and `inf` are numbers too, and refused as rewards."""
+    """Parse a number printed by a script; `nan` and `inf` are parsed too, and refused later as rewards."""
     try:
         return float(data.decode("ascii"))
     except ValueError:

@@ -1,7 +1,7 @@
-"""One run as the viewer reads it: rows by filter and order, one rollout in pieces, groups, suspicion.
+"""Read access of the viewer to one run: filtered and sorted rows, single rollouts in pieces, groups, suspicion.
 
-Every method is synchronous and runs on the server's one query thread. A filter or an order typed by a person goes through
-the index's own checks, so that it can read the run and nothing else.
+Every method is synchronous and runs on the server's one query thread. Filters and orders typed by users pass the index's checks,
+so they can only read the run.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from rollforge.view.suspects import Suspects
 Rows = NDArray[np.int32]
 
 MOST_ROWS = 500
-"""Rows of one page of a list."""
+"""Most rows per page of a list."""
 
 ORDERS_KEPT = 6
-"""Filtered and sorted row lists kept: 4 MB each for a million rollouts."""
+"""Number of cached row lists, each up to 4 MB for a million rollouts."""
 
 FIRST_COLUMNS = (
     "task",
@@ -63,19 +63,19 @@ FIRST_COLUMNS = (
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A stretch of a list."""
+    """A part of a list."""
 
     total: int
     start: int
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    """The row number first, then the columns asked for."""
+    """Rows, each with its row number first, then the requested columns."""
     command: str
-    """The command line that gives the same rows."""
+    """The command line that prints the same rows."""
 
 
 class SuspiciousRow(Struct, frozen=True, kw_only=True):
-    """A rollout worth reading, and why."""
+    """A suspicious rollout with its reasons."""
 
     row: int
     task: int
@@ -94,11 +94,11 @@ class Group(Struct, frozen=True, kw_only=True):
     samples: Sequence[tuple[int, int, float | None]]
     """(row, sample, reward)"""
     twins: Sequence[int] | None = None
-    """The rows of two samples with the same answer and different rewards, the better one first."""
+    """Rows of two samples with the same answer and different rewards, the better one first."""
 
 
 class Book:
-    """A run that is open for reading."""
+    """An open run."""
 
     def __init__(self, path: str, *, verifier: str | None = None) -> None:
         self.path, self.verifier = path, verifier
@@ -112,7 +112,7 @@ class Book:
         self._state = self.state()
 
     def state(self) -> str:
-        """Changes when a file of the run or of one of its shards does: sizes and times, without reading anything."""
+        """Value that changes when a file of the run or of its shards changes, from sizes and times only."""
         parts = parts_of(self.files)
         sizes = [
             f"{part.size()}.{part.path.stat().st_mtime_ns}"
@@ -122,7 +122,7 @@ class Book:
         return "-".join(sizes) if len(sizes) <= 3 else hashlib.sha256("-".join(sizes).encode()).hexdigest()
 
     def refresh(self) -> None:
-        """Take in what was appended since the run was opened; the index is extended, not built anew."""
+        """Extend the index by rows appended since the run was opened."""
         now = self.state()
         if now == self._state:
             return
@@ -134,17 +134,17 @@ class Book:
         self._tasks = self._long = None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the run's files."""
         self.index.close()
 
     def interrupt(self) -> None:
-        """End the query that is running; called from another thread when its deadline has passed."""
+        """Cancel the running query; called from another thread when its deadline has passed."""
         self.index.interrupt()
 
     # Lists
 
     def columns(self) -> list[str]:
-        """Columns that a list can show, the usual ones first."""
+        """Columns available in lists, the most common first."""
         index_columns = self.index.columns("rollouts")
         first = [name for name in FIRST_COLUMNS if name in index_columns]
         return first + [
@@ -154,7 +154,7 @@ class Book:
         ]
 
     def order(self, where: str = "", sort: str = "") -> Rows:
-        """The row numbers that a filter keeps, in the order asked for; remembered."""
+        """Row numbers selected by a filter, in the requested order; cached."""
         key = where, sort
         if not where and not sort and not self.index.duplicate_count:
             return np.arange(len(self.index), dtype=np.int32)
@@ -171,7 +171,7 @@ class Book:
         return self._orders[key]
 
     def page(self, columns: Sequence[str], where: str, sort: str, start: int, count: int) -> Page:
-        """Part of a list."""
+        """A part of a list."""
         offered_columns = set(self.columns())
         chosen = [name for name in columns if name in offered_columns] or [
             name for name in FIRST_COLUMNS if name in offered_columns
@@ -212,7 +212,7 @@ class Book:
     # Suspicion
 
     def suspicious(self, start: int, count: int) -> tuple[int, list[SuspiciousRow]]:
-        """Rollouts that deserve a look, most suspicious first: (how many, a stretch of them)."""
+        """Suspicious rollouts, most suspicious first: (total, a part of them)."""
         table = self.suspects.table()
         chosen = table[max(0, start) : max(0, start) + min(count, MOST_ROWS)]
         facts = {one[0]: one[1:] for one in self._read_columns(chosen[:, 0], ("task", "rollout", "reward"))}
@@ -232,7 +232,7 @@ class Book:
     def queue(
         self, kind: str, *, seed: int, done: Collection[tuple[int, int]], count: int
     ) -> list[tuple[int, int, int]]:
-        """The next rollouts to label as (row, task, rollout); suspicious ones in the order of the page of that name."""
+        """The next rollouts to label as (row, task, rollout); for the suspicious queue, in the order of the suspicious list."""
         if kind != "suspicious":
             return label_queue(self.index, kind, seed=seed, done=done, count=count)
         entries: list[tuple[int, int, int]] = []
@@ -287,7 +287,7 @@ class Book:
         return decoded
 
     def piece(self, row: int, turn: int, start: int) -> str:
-        """A further piece of a turn's text."""
+        """A later piece of a turn's text."""
         if self._long is None or self._long[0] != row:
             self._read_turns(row, self._decoded(row)[1])
         assert self._long is not None
@@ -297,12 +297,12 @@ class Book:
         return visible(turns[turn].text[max(0, start) : max(0, start) + PIECE])
 
     def _read_turns(self, row: int, decoded: RowJson) -> list[Turn]:
-        """The turns of a rollout, kept until another one is read: its next pieces need not decode it again."""
+        """Turns of a rollout, cached until another one is read, for its later pieces."""
         self._long = row, turns_of(decoded)
         return self._long[1]
 
     def raw(self, row: int, start: int) -> tuple[str, int]:
-        """A piece of the line as it is in the file, and where the next one begins."""
+        """A piece of the unchanged line, and the offset of the next one."""
         begin = max(0, start)
         data = self.index.read_piece(row, begin, PIECE)
         if (
@@ -314,7 +314,7 @@ class Book:
         return visible(data.decode("utf-8", "replace")), begin + len(data)
 
     def _decoded(self, row: int) -> tuple[int, RowJson]:
-        """The length of a rollout's line, and what is in it. The line itself is let go: both can be large."""
+        """Length and contents of a rollout's line. The line itself is not kept, since it may be large."""
         self._long = None
         line = next(iter(self.index.read([row])))
         return len(line), read_row(line)
@@ -322,12 +322,12 @@ class Book:
     # Groups
 
     def groups(self, sort: str, start: int, count: int) -> tuple[int, list[Group]]:
-        """TaskGroups with their samples' rewards: (how many, a stretch of them)."""
+        """Tasks with their samples' rewards: (total, a part of them)."""
         chosen = self.tasks.sorted_by(sort)[max(0, start) : max(0, start) + min(count, MOST_ROWS)]
         return len(self.tasks), self._groups(chosen)
 
     def group(self, task: int, sort: str) -> tuple[int, Group]:
-        """(position in the order, one task with its samples)."""
+        """(position in the order, the task with its samples)."""
         positions = np.flatnonzero(self.tasks.task == task)
         if not len(positions):
             raise UsageError(f"there is no task {task}")
@@ -357,14 +357,14 @@ class Book:
 
     @property
     def tasks(self) -> TaskGroups:
-        """The groups of the run; made when first asked for, kept until the run grows."""
+        """Groups of the run, computed on first use and cached until the run grows."""
         if self._tasks is None:
             self._tasks = read_groups(self.index)
         return self._tasks
 
 
 def _twins(samples: Sequence[tuple[int, int, float | None, object]]) -> list[int] | None:
-    """Two samples that gave one answer and got two rewards."""
+    """Rows of two samples with the same answer and different rewards."""
     judged: dict[object, list[tuple[float, int]]] = {}
     for row, _, reward, answer in samples:
         if reward is not None:

@@ -1,4 +1,4 @@
-"""A prepared dataset as the viewer reads it: a row, the rollouts behind it, and what became of their siblings."""
+"""Read access of the viewer to a prepared dataset: rows, the rollouts behind them, and the fates of their siblings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FATES = "fates.parquet"
 
 
 class ViewedManifest(Struct, kw_only=True):
-    """What the viewer shows of a dataset's manifest."""
+    """The manifest fields that the viewer shows."""
 
     recipe: str
     to: str
@@ -42,17 +42,17 @@ class RowOrigin(Struct, frozen=True):
 
 
 class Sibling(Struct, frozen=True, kw_only=True):
-    """A rollout of the same task."""
+    """Another rollout of the same task."""
 
     run: int
-    """Its number among the open runs."""
+    """Index of its run among the open runs."""
     row: int
     rollout: int
     reward: float | None
     used_in: list[int]
-    """Rows of the dataset."""
+    """Dataset rows that use it."""
     fate: str | None
-    """Why it is in none."""
+    """Why no row uses it."""
 
 
 class DatasetRow(Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class DatasetRow(Struct, frozen=True, kw_only=True):
     file: str
     line: int
     origins: Sequence[RowOrigin]
-    """For a pair the chosen one first."""
+    """Rollouts behind the row; for a pair, the chosen one first."""
 
 
 class OpenedRow(Struct, frozen=True, kw_only=True):
@@ -71,11 +71,11 @@ class OpenedRow(Struct, frozen=True, kw_only=True):
     row: DatasetRow
     turns: Sequence[TurnHead]
     siblings: Sequence[Sibling]
-    """Rollouts of the same task, where the run is open."""
+    """Rollouts of the same task, if the run is open."""
 
 
 class DatasetBook:
-    """A dataset folder that is open for reading."""
+    """An open dataset folder."""
 
     def __init__(self, path: str) -> None:
         self.folder = Path(path)
@@ -89,12 +89,12 @@ class DatasetBook:
             self._lineage: pa.Table = file.read()
 
     def page(self, start: int, count: int) -> tuple[int, list[DatasetRow]]:
-        """(rows in the dataset, a stretch of them)."""
+        """(number of rows in the dataset, a part of them)."""
         rows = self._lineage.slice(max(0, start), count).to_pylist()
         return self._lineage.num_rows, [_row(number, one) for number, one in enumerate(rows, max(0, start))]
 
     def open(self, number: int, books: Sequence[Book]) -> OpenedRow:
-        """A row with the rollouts it was made from."""
+        """A row with the rollouts behind it."""
         if not 0 <= number < self._lineage.num_rows:
             raise DataError(f"{self.name} has no row {number}")
         row = _row(number, self._lineage.slice(number, 1).to_pylist()[0])
@@ -108,7 +108,7 @@ class DatasetBook:
         )
 
     def _siblings(self, row: DatasetRow, books: Sequence[Book]) -> list[Sibling]:
-        """The samples of the row's task, each with the rows of this dataset that it is in."""
+        """Samples of the row's task, each with the dataset rows that use it."""
         origin = row.origins[0]
         number = next((number for number, book in enumerate(books) if _is_run(book, origin.run)), None)
         if number is None or origin.task is None:
@@ -138,7 +138,7 @@ class DatasetBook:
         ]
 
     def _fates(self, origin: RowOrigin) -> dict[int, str]:
-        """Why samples of a task are in no row, where the dataset says so."""
+        """Why samples of a task are in no row, if the dataset records it."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -150,7 +150,7 @@ class DatasetBook:
 
 
 def _is_run(book: Book, named: str) -> bool:
-    """Whether a dataset's word for a run means this one: the same folder name at the end of both."""
+    """Whether a dataset's name for a run refers to this one: their last folder names are equal."""
     return Path(named).name == Path(book.name).name or Path(named).resolve() == Path(book.name).resolve()
 
 
@@ -164,5 +164,5 @@ def _row(number: int, one: dict[str, Any]) -> DatasetRow:
 
 
 def manifest_facts(book: DatasetBook) -> dict[str, Any]:
-    """What the page shows above the rows."""
+    """Manifest facts shown above the rows."""
     return {"name": book.name, **msgspec.to_builtins(book.manifest)}

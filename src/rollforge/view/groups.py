@@ -1,4 +1,4 @@
-"""The groups of a run in a few small arrays: which rows a task has, how hard it is, and whether it was judged consistently."""
+"""Groups of a run as a few small arrays: rows of each task, difficulty, and consistency of verdicts."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ Ints = NDArray[np.int32]
 
 
 class TaskGroups(Struct, frozen=True, kw_only=True):
-    """One entry a task, ascending by task."""
+    """Arrays with one entry per task, ascending by task number."""
 
     task: NDArray[np.int64]
     mean: NDArray[np.float64]
-    """Mean of the known rewards; NaN where nothing is judged."""
+    """Mean of the known rewards; NaN if none is judged."""
     contradictions: Ints
-    """Answers of the task that got more than one reward."""
+    """Number of the task's answers with different rewards."""
     rows: Ints
-    """The rows of all tasks, one task after the other, each in the order of its samples."""
+    """Rows of all tasks, task after task, each ordered by sample."""
     twins: Ints
-    """Rows of judged samples whose answer earned another reward in the same task, ascending."""
+    """Rows of judged samples whose answer got a different reward elsewhere in the task, ascending."""
     starts: Ints
-    """Where each task begins in `rows`; one more than there are tasks."""
+    """Start of each task in `rows`, with one additional final entry."""
 
     def __len__(self) -> int:
         return len(self.task)
 
     def rows_of(self, chosen: NDArray[Any]) -> Ints:
-        """The rows of tasks given by their places."""
+        """Rows of tasks given by position."""
         parts = [self.rows[self.starts[position] : self.starts[position + 1]] for position in chosen.tolist()]
         return np.concatenate(parts) if parts else self.rows[:0]
 
     def rows_of_task(self, task: int) -> Ints:
-        """The rows of a task given by its number."""
+        """Rows of a task given by number."""
         position = int(np.searchsorted(self.task, task))
         is_there = position < len(self.task) and int(self.task[position]) == task
         return self.rows_of(np.array([position])) if is_there else self.rows[:0]
 
     def sorted_by(self, name: str) -> NDArray[np.int64]:
-        """The places of the tasks in an order that the page offers; unjudged tasks last, equal ones by task."""
+        """Positions of the tasks in one of the page's orders; unjudged tasks last, ties by task number."""
         judged_means = self.mean[~np.isnan(self.mean)]
         middle = (judged_means.min() + judged_means.max()) / 2 if len(judged_means) else 0.0
         keys: dict[str, NDArray[Any]] = {
@@ -57,7 +57,7 @@ class TaskGroups(Struct, frozen=True, kw_only=True):
 
 
 def read_groups(index: Index) -> TaskGroups:
-    """The groups of a run. Columns of a million rollouts are let go as soon as they are used."""
+    """Compute the groups of a run; large columns are released as soon as possible."""
     rows = ints(index.table(["row"]).column(0)).astype(np.int32)
     by_task = ByTask(index)
     pa.default_memory_pool().release_unused()
@@ -89,7 +89,7 @@ def read_groups(index: Index) -> TaskGroups:
 def _contradictions(
     answer: NDArray[np.int64], reward: NDArray[np.float64], sizes: NDArray[Any]
 ) -> tuple[Ints, NDArray[np.int32]]:
-    """Per task the answers that were given more than one reward; the places of the samples that gave them."""
+    """Per task, the number of answers with different rewards; and the positions of samples with such answers."""
     if not len(answer):
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)
     task_number = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)

@@ -1,4 +1,4 @@
-"""Who may talk to the viewer: a token always, this machine's names only, no other site's pages.
+"""Access control of the viewer: a token is required, Host must be this machine, and other sites' pages are refused.
 
 A page of another site can send requests to a server on loopback. So every request needs the token (as a cookie after the
 first visit), a Host that is this machine, and must not come from another site; writes also need a header that no form
@@ -28,23 +28,23 @@ HEADERS = {
 }
 WRITE_HEADER = "X-Rollforge"
 LOOPBACK = re.compile(r"^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?$", re.IGNORECASE)
-"""Any port: ssh -L and editors forward under other ones."""
+"""Loopback names, with any port, since ssh -L and editors forward other ports."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
-    """The rules as one aiohttp middleware."""
+    """The access rules as aiohttp middleware."""
 
     def __init__(self, token: str, *, port: int, is_loopback: bool = True) -> None:
         self._token = token
         self._is_loopback = is_loopback
         self._cookie = f"rollforge-{port}-{secrets.token_hex(4)}"
-        """Cookies are shared between ports of a host: the name keeps two viewers apart."""
+        """Cookie name with the port, because cookies are shared between ports of a host, and two viewers must not collide."""
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what is not allowed; set the headers of what is."""
+        """Refuse forbidden requests; set security headers on the others."""
         response: web.StreamResponse | None = self._refusal(request)
         if response is None and request.query.get("token") is not None:
             response = self._log_in(request)
@@ -82,7 +82,7 @@ class Guard:
         return token is not None and hmac.compare_digest(token.encode(), self._token.encode())
 
     def _log_in(self, request: web.Request) -> web.Response | None:
-        """The token in the address becomes a cookie, and the address loses it."""
+        """Turn a token in the address into a cookie, and redirect to the address without it."""
         if not self._is_known(request.query.get("token")):
             return web.Response(status=401, text="the token is wrong\n")
         response = web.Response(status=302, headers={"Location": "./"})

@@ -1,4 +1,4 @@
-"""One rollout for the viewer's reader: turns in pieces, verdicts, tokens, images. All text is made visible, none is parsed."""
+"""One rollout for the viewer: turns in pieces, verdicts, tokens, images. All text is made visible, none is interpreted."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rollforge.records import OWN_KEY, PARAMS_KEY, RESERVED_KEYS, JsonFields
 from rollforge.text_safety.visible import visible
 
 PIECE = 64 << 10
-"""Characters of one piece of text; a reader asks for the next."""
+"""Characters per piece of text; the page requests further pieces."""
 
 MOST_FIRST = 4 * PIECE
-"""Characters of all turns that a rollout opens with."""
+"""Most characters over all turns when a rollout is opened."""
 
 MOST_WHOLE = 2**53
-"""Browsers hold larger whole numbers inexactly."""
+"""Largest integer that browsers represent exactly."""
 
 MOST_TOKENS = 4000
 MOST_CHARS = 4096
-"""Characters of one value in a table."""
+"""Most characters of a value in a table."""
 
 MOST_IMAGE_BYTES = 16 << 20
 
@@ -43,22 +43,22 @@ IMAGE_TYPES = {
     b"GIF89a": "image/gif",
     b"RIFF": "image/webp",
 }
-"""First bytes → type. What the data is decides, not what it says it is; SVG is a document and is never shown."""
+"""First bytes → image type. The data decides, not its declared type; SVG is a document and never shown."""
 
 
 class TurnHead(Struct, frozen=True, kw_only=True):
-    """One turn of a rollout: its first piece, and how long it is."""
+    """One turn of a rollout: its first piece and total length."""
 
     kind: str
     title: str
     text: str
     shown: int
-    """Characters of the turn that `text` shows, which may be longer: signs stand for invisible characters."""
+    """Number of the turn's characters in `text`, which may be longer because symbols replace invisible characters."""
     chars: int
 
 
 class Token(Struct, frozen=True, array_like=True):
-    """One token: its text (or id where no text was kept), its logprob, and whether a trainer would learn from it."""
+    """One token: its text (or id, if no text was recorded), logprob, and whether a trainer would learn from it."""
 
     text: str
     logprob: float | None
@@ -66,30 +66,30 @@ class Token(Struct, frozen=True, array_like=True):
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """One rollout for the reader."""
+    """An opened rollout."""
 
     row: int
     facts: JsonFields
     why: Sequence[str]
-    """What is suspicious about it."""
+    """Reasons why it is suspicious."""
     turns: Sequence[TurnHead]
     task: JsonFields
     """The task's own fields."""
     verdicts: Sequence[JsonFields]
-    """What each verifier said: the verdict in the row first, later ones after it."""
+    """Verdicts by verifier: the inline verdict first, then later ones."""
     siblings: Sequence[Sequence[Any]]
     """(row, sample, reward) of the rollouts of the same task."""
     raw_bytes: int
     tokens: Sequence[Token] = ()
-    """At most `MOST_TOKENS`, where ids or logprobs were captured."""
+    """At most `MOST_TOKENS` tokens, if ids or logprobs were captured."""
     advantage: float | None = None
-    """The reward against the group: (reward - mean) / standard deviation; null when the group has no spread."""
+    """Advantage in the group: (reward - mean) / standard deviation; null if all rewards are equal."""
     images: Sequence[str] = ()
-    """The types of the images in the rollout, in order; each is fetched when somebody clicks."""
+    """Types of the images in the rollout, in order; an image is fetched on click."""
 
 
 def heads_of(turns: Iterable[Turn]) -> list[TurnHead]:
-    """Turns with their first pieces of text; when there are many, the later ones come without."""
+    """Turns with their first pieces of text; if there are many, later ones have none."""
     left = MOST_FIRST
     heads = []
     for turn in turns:
@@ -108,7 +108,7 @@ def heads_of(turns: Iterable[Turn]) -> list[TurnHead]:
 
 
 def plain(value: Any) -> Any:
-    """A value that a page can hold: no NaN, no Decimal, large whole numbers as text, text made visible."""
+    """A value as safe JSON: no NaN, no Decimal, large integers as text, text made visible."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Decimal):
@@ -119,7 +119,7 @@ def plain(value: Any) -> Any:
 
 
 def short(value: Any) -> Any:
-    """A field of a task or verdict, at most a few kilobytes of it."""
+    """A field of a task or verdict, cut off at a few kilobytes."""
     if isinstance(value, str | int | float | bool) or value is None:
         return plain(value)
     text = msgspec.json.encode(value).decode()
@@ -127,7 +127,7 @@ def short(value: Any) -> Any:
 
 
 def shown_fields(fields: JsonFields) -> JsonFields:
-    """Fields for a table, without those that are null."""
+    """Fields for a table, without null ones."""
     return {visible(str(name)): short(value) for name, value in fields.items() if value is not None}
 
 
@@ -141,7 +141,7 @@ def later_verdict(fields: JsonFields) -> JsonFields:
 
 
 def inline_verdict(row: RowJson) -> list[JsonFields]:
-    """The verdict that is part of the row, if it has one."""
+    """The inline verdict of the row, if any."""
     numbers = {name: value for name, value in row.items() if name not in RESERVED_KEYS and name != "messages"}
     if "reward" not in numbers:
         return []
@@ -159,7 +159,7 @@ def advantage_of(reward: object, rewards: Sequence[float]) -> float | None:
 
 
 def tokens_of(row: RowJson) -> list[Token]:
-    """The sampled tokens with their logprobs; with captured ids, also the tokens between calls, which no trainer learns from."""
+    """Sampled tokens with logprobs; with captured ids, also the tokens between calls, from which no trainer learns."""
     response = row.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     items = items_in(output)
@@ -184,7 +184,7 @@ def tokens_of(row: RowJson) -> list[Token]:
 
 
 def _with_texts(items: Sequence[ItemJson]) -> Iterator[Token]:
-    """Tokens that the server gave with their texts."""
+    """Tokens for which the server returned texts."""
     for item in items:
         content = item.get("content")
         for part in content if isinstance(content, list) else []:
@@ -195,12 +195,12 @@ def _with_texts(items: Sequence[ItemJson]) -> Iterator[Token]:
 
 
 def images_of(row: RowJson) -> list[str]:
-    """The types of the images in a rollout, in order."""
+    """Types of the images in a rollout, in order."""
     return [kind for kind, _ in _images(row)]
 
 
 def image_of(row: RowJson, number: int) -> tuple[str, bytes] | None:
-    """One image as (type, bytes); None when there are fewer."""
+    """One image as (type, bytes); None if there are fewer."""
     for position, image in enumerate(_images(row)):
         if position == number:
             return image
@@ -218,7 +218,7 @@ def _images(row: RowJson) -> Iterator[tuple[str, bytes]]:
 
 
 def _data_urls(value: object) -> Iterator[str]:
-    """Every text below `value` that is a data URL in base64, in order."""
+    """Every base64 data URL below `value`, in order."""
     if isinstance(value, str):
         if value.startswith("data:image/"):
             yield value

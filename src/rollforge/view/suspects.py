@@ -1,7 +1,7 @@
-"""Suspicious rollouts of a run, most suspicious first: the tests of `suspicion`, and what the findings of `check` point at.
+"""Suspicious rollouts of a run, most suspicious first: by the tests of `suspicion` and the findings of `check`.
 
-Both are kept beside the index under its digest, so that the second opening computes nothing. A file that cannot be read or
-written costs a computation, never an error: the index folder may belong to somebody else.
+Both are cached beside the index under its digest, so that reopening is fast. An unreadable or unwritable cache file is ignored,
+because the index folder may belong to another user.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rollforge.store.reading import read_whole
 logger = logging.getLogger(__name__)
 
 WEIGHTS = {"error": 6, "warning": 3, "note": 1}
-"""What the level of a finding adds to the score of a rollout that it names."""
+"""Finding level → score added to rollouts that the finding names."""
 
 MOST_TASKS = 200
-"""Tasks of a finding whose rollouts are marked; a finding about more is about the run."""
+"""Most tasks of a finding whose rollouts are marked; a finding with more concerns the run as a whole."""
 
 Table = NDArray[np.int32]
 
 
 class PointedLocation(Struct, kw_only=True):
-    """Where a finding points: a rollout, a task, or (not taken here) a stretch of lines."""
+    """Location in a finding: a rollout, a task, or (ignored here) a stretch of lines."""
 
     task: int | None = None
     rollout: int | None = None
@@ -42,7 +42,7 @@ class PointedLocation(Struct, kw_only=True):
 
 
 class PointingFinding(Struct, kw_only=True):
-    """What is read of a finding."""
+    """The fields of a finding that are read."""
 
     level: str
     id: str
@@ -51,7 +51,7 @@ class PointingFinding(Struct, kw_only=True):
 
 
 class Pointed(Struct, frozen=True, kw_only=True):
-    """Rollouts that one finding points at."""
+    """Rollouts that one finding names."""
 
     reason: str
     weight: int
@@ -62,7 +62,7 @@ class Suspects:
     """The suspicious rollouts of an index."""
 
     def __init__(self, index: Index, files: RunFiles, twins: Callable[[], Table]) -> None:
-        """`twins` gives the rows of samples whose answer earned another reward in the same task."""
+        """`twins` returns the rows of samples whose answer got a different reward in the same task."""
         self._index = index
         self._twins = twins
         self._tests_path = files.index / f"suspicion-{index.digest}.npy"
@@ -74,7 +74,7 @@ class Suspects:
 
     @property
     def has_findings(self) -> bool:
-        """Whether the findings of `check` are taken in."""
+        """Whether findings of `check` are included."""
         return self._pointed_path.is_file() or bool(self._pointed)
 
     def table(self) -> Table:
@@ -86,17 +86,17 @@ class Suspects:
         return self._merged
 
     def why(self, row: int) -> list[str]:
-        """The reasons of one rollout in words; empty when nothing is suspicious about it."""
+        """Reasons for one rollout in words; empty if it is not suspicious."""
         table = self.table()
         matches = table[table[:, 0] == row]
         return self.reasons(row, int(matches[0, 2])) if len(matches) else []
 
     def reasons(self, row: int, bits: int) -> list[str]:
-        """The words for a row of `table`."""
+        """Reasons for a row of `table` in words."""
         return [*self._pointed_at.get(row, ()), *reasons_in(bits)]
 
     def take_findings(self, findings: Sequence[PointingFinding]) -> None:
-        """Add the rollouts that findings name."""
+        """Include the rollouts that findings name."""
         self._pointed = [
             Pointed(reason=f"{one.id}: {one.text}", weight=WEIGHTS[one.level], rows=rows)
             for one in findings
@@ -107,7 +107,7 @@ class Suspects:
             write_atomically(self._pointed_path, msgspec.json.encode(self._pointed))
 
     def _rows(self, finding: PointingFinding) -> list[int]:
-        """Rows of the rollouts that a finding names; of all samples where it names tasks alone."""
+        """Rows of the rollouts that a finding names; all samples, if it names only tasks."""
         locations = [one for one in finding.where if one.task is not None and one.first_line is None]
         exact = {(one.task, one.rollout) for one in locations if one.rollout is not None}
         tasks = sorted({one.task for one in locations if one.task is not None and one.rollout is None})

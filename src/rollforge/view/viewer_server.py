@@ -1,4 +1,4 @@
-"""The viewer's server: routes, one query thread with a deadline, and nothing that a client can name but numbers and filters."""
+"""The viewer's server: routes, and one query thread with a deadline. Clients can only pass numbers and filters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rollforge.view.guard import Guard
 from rollforge.view.suspects import PointingFinding
 
 DEADLINE_S = 20.0
-"""Longest time for one question; then the query is interrupted and the page says so."""
+"""Time limit of one query; then it is cancelled and the page shows that."""
 
 PAGE_FILES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MOST_BODY = 64 << 10
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class ViewOptions(Struct, frozen=True, kw_only=True):
-    """How the viewer is served."""
+    """Options for serving the viewer."""
 
     runs: tuple[str, ...]
     host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     verifier: str | None = None
 
     def check(self) -> None:
-        """Refuse an address that others can reach without a token of the user's own."""
+        """Refuse an address reachable from other machines without a user-chosen token."""
         if not self.runs:
             raise UsageError("which run?", hint="for example: rollforge view runs/first")
         if not is_loopback(self.host) and not self.token:
@@ -64,7 +64,7 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
 
 
 class Server:
-    """The handlers; one per viewer."""
+    """Request handlers of one viewer."""
 
     def __init__(self, books: Sequence[Book], datasets: Sequence[DatasetBook] = ()) -> None:
         self._books = list(books)
@@ -75,7 +75,7 @@ class Server:
         self._drawing = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """The whole interface."""
+        """All routes of the server."""
         return [
             web.get("/", self.page),
             web.get("/page/{name}", self.asset),
@@ -102,7 +102,7 @@ class Server:
         ]
 
     async def close(self, _: web.Application) -> None:
-        """Close what is open."""
+        """Close all open runs."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         for book in self._books:
             book.close()
@@ -110,17 +110,17 @@ class Server:
     # The page
 
     async def page(self, _: web.Request) -> web.Response:
-        """The one document."""
+        """The HTML page."""
         return _asset("index.html")
 
     async def asset(self, request: web.Request) -> web.Response:
-        """A script or style of the page, by a name from the package's own folder."""
+        """A script or style of the page, from the package's own folder."""
         return _asset(request.match_info["name"])
 
     # Data
 
     async def runs(self, _: web.Request) -> web.Response:
-        """What is open."""
+        """The open runs."""
         runs = [
             {"name": book.name, "rollouts": len(book.index), "columns": await self._ask(book, book.columns)}
             for book in self._books
@@ -128,7 +128,7 @@ class Server:
         return _json({"runs": runs, "datasets": [manifest_facts(one) for one in self._datasets]})
 
     async def rollouts(self, request: web.Request) -> web.Response:
-        """Part of a list."""
+        """A part of a list."""
         book = self._book(request)
         columns = [name for name in request.query.get("columns", "").split(",") if name]
         where, sort = request.query.get("where", ""), request.query.get("sort", "")
@@ -142,30 +142,30 @@ class Server:
         return _json({"place": await self._ask(book, lambda: book.position(row, where, sort))})
 
     async def rollout(self, request: web.Request) -> web.Response:
-        """One rollout."""
+        """One opened rollout."""
         book, row = self._book(request), _number(request, "row")
         return _json(await self._ask(book, lambda: book.open(row)))
 
     async def piece(self, request: web.Request) -> web.Response:
-        """More of a long turn."""
+        """A further piece of a long turn."""
         book, row = self._book(request), _number(request, "row")
         turn, start = _number(request, "turn"), _number(request, "start")
         return _json({"text": await self._ask(book, lambda: book.piece(row, turn, start))})
 
     async def raw(self, request: web.Request) -> web.Response:
-        """The line as it is in the file."""
+        """The unchanged line."""
         book, row, start = self._book(request), _number(request, "row"), _number(request, "start")
         text, following = await self._ask(book, lambda: book.raw(row, start))
         return _json({"text": text, "next": following})
 
     async def image(self, request: web.Request) -> web.Response:
-        """One image of a rollout, of a type that cannot carry script."""
+        """One image of a rollout, in a format that cannot contain scripts."""
         book, row, number = self._book(request), _number(request, "row"), _number(request, "number")
         kind, data = await self._ask(book, lambda: book.image(row, number))
         return web.Response(body=data, content_type=kind)
 
     async def suspicious(self, request: web.Request) -> web.Response:
-        """Most suspicious first."""
+        """Suspicious rollouts, most suspicious first."""
         book, start, count = self._book(request), _number(request, "start"), _number(request, "count", 100)
         total, rows = await self._ask(book, lambda: book.suspicious(start, count))
         return _json({"total": total, "rows": rows, "has_findings": book.suspects.has_findings})
@@ -185,9 +185,9 @@ class Server:
         return _json({"place": position, "group": group})
 
     async def overview(self, request: web.Request) -> web.Response:
-        """Verdict, findings and charts: the report's own, made once per state of the run.
+        """Verdict, findings and charts of the report, computed once per state of the run.
 
-        They take seconds and hundreds of megabytes for a large run, so a process of their own makes them and ends.
+        For a large run this takes seconds and hundreds of megabytes, so a child process computes them.
         """
         number, book = _number(request, "run"), self._book(request)
         state = book.state()
@@ -200,7 +200,7 @@ class Server:
         return web.Response(body=self._figures[number][1], content_type="application/json")
 
     async def compare(self, request: web.Request) -> web.Response:
-        """Run against run, or verifier against verifier."""
+        """Comparison of two runs, or of two verifiers."""
         book = self._book(request)
         if "with" in request.query:
             other = self._book(request, "with")
@@ -233,7 +233,7 @@ class Server:
         return _json({"total": total, "rows": rows})
 
     async def dataset_row(self, request: web.Request) -> web.Response:
-        """One row, with the rollouts behind it and their siblings."""
+        """One dataset row with the rollouts behind it and their siblings."""
         dataset, row = self._dataset(request), _number(request, "row")
         return _json(await self._ask(None, lambda: dataset.open(row, self._books)))
 
@@ -244,12 +244,12 @@ class Server:
         return self._datasets[number]
 
     async def status(self, request: web.Request) -> web.Response:
-        """How far a run is."""
+        """Progress of a run."""
         book = self._book(request)
         return _json(await asyncio.to_thread(read_status, book.files.rollouts))
 
     async def live(self, request: web.Request) -> web.Response:
-        """A small answer that changes when the run does; what was appended is taken in first."""
+        """A small value that changes with the run; appended rows are read first."""
         book = self._book(request)
         tag = f'"{book.state()}"'
         if request.headers.get("If-None-Match") == tag:
@@ -268,7 +268,7 @@ class Server:
         )
 
     async def queue(self, request: web.Request) -> web.Response:
-        """The next rollouts to label: random ones measure the verifier, suspicious ones find bugs."""
+        """The next rollouts to label: random ones measure the verifier, suspicious ones reveal bugs."""
         number, book = _number(request, "run"), self._book(request)
         kind, seed = request.query.get("kind", "random"), _number(request, "seed")
         done = {(one.task, one.rollout) for one in await asyncio.to_thread(self._labels[number].newest)}
@@ -277,7 +277,7 @@ class Server:
         )
 
     async def label(self, request: web.Request) -> web.Response:
-        """Write one label; it is on disk when the answer comes."""
+        """Write one label durably."""
         number = _number(request, "run")
         self._book(request)
         try:
@@ -304,7 +304,7 @@ class Server:
     async def _ask(
         self, book: Book | None, question: Callable[[], T], *, deadline_s: float = DEADLINE_S
     ) -> T:
-        """Answer on the query thread; a question that takes too long is interrupted, and the next one can be asked."""
+        """Answer on the query thread. A query that takes too long is cancelled, so that later ones can run."""
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(self._thread, question)
         try:
@@ -322,7 +322,7 @@ class Server:
 
 
 class _Drawn(Struct, kw_only=True):
-    """What the server itself reads of an overview."""
+    """The fields of an overview that the server itself reads."""
 
     findings: list[PointingFinding] = []
 
@@ -363,7 +363,7 @@ def _asset(name: str) -> web.Response:
 
 
 def make_app(books: Sequence[Book], guard: Guard, datasets: Sequence[DatasetBook] = ()) -> web.Application:
-    """The application; the caller opened the books."""
+    """The aiohttp application; the caller has opened the books."""
     server = Server(books, datasets)
     app = web.Application(middlewares=[guard.check], client_max_size=MOST_BODY)
     app.add_routes(server.routes())
@@ -372,7 +372,7 @@ def make_app(books: Sequence[Book], guard: Guard, datasets: Sequence[DatasetBook
 
 
 async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
-    """Serve until cancelled; `ready` gets the address with its token once the port is open."""
+    """Serve until cancelled; `ready` receives the address with its token once the port is open."""
     options.check()
     books: list[Book] = []
     with ExitStack() as opened:  # closes the runs when one of them is refused; afterwards the server does

@@ -1,1 +1,1 @@
-"""NeMo Gym's servers, for the agents that play their rollouts: finding a server, its rows and JSON, one session per rollout."""
+"""Client for NeMo Gym servers: finds a server, converts rows and JSON, holds one session per rollout."""

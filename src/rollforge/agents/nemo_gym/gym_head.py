@@ -21,16 +21,16 @@ from rollforge.store.reading import UNREADABLE
 
 Kind = Literal["responses_api_agents", "resources_servers", "environment_servers"]
 MOST_CONFIG = 4 << 20
-"""Bytes of a config: parsing YAML takes a second and fifty times the memory for each megabyte."""
+"""Size limit of a config in bytes: each megabyte of YAML takes a second to parse and fifty times its size in memory."""
 _ANYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
 
 
 class Directory(msgspec.Struct, frozen=True):
-    """Where each agent runs, and the resources server behind it."""
+    """URL of every agent, and of the resources server behind it."""
 
     agent_urls: dict[str, str]
     resources_urls: dict[str, str]
-    """By the agent's name."""
+    """Resources server URL by agent name."""
 
     def find(self, urls: dict[str, str], agent: str | None) -> str:
         """The URL for a row; raises `Failure` when the head does not know its agent."""
@@ -85,7 +85,7 @@ HeadConfig = dict[str, dict[Kind, dict[str, _ServerJson]]]
 
 
 def _parse(body: bytes, head_url: str) -> HeadConfig:
-    """The config: YAML inside a JSON string. Errors quote none of it."""
+    """Parse the config, which is YAML inside a JSON string. Errors quote none of it."""
     if len(body) > MOST_CONFIG:
         raise UsageError(
             f"--gym-head {head_url} answers with {len(body):,} bytes, which is no NeMo Gym config",
@@ -105,7 +105,7 @@ def _parse(body: bytes, head_url: str) -> HeadConfig:
 
 
 def directory_of(config: HeadConfig, head_host: str) -> Directory:
-    """The agents in a config, and the resources server each of them names."""
+    """The agents of a config, and the resources server that each one names."""
     agents: dict[str, str] = {}
     resources: dict[str, str] = {}
     environments = _environment_urls(config, head_host)

@@ -1,7 +1,7 @@
-"""NeMo Gym's row shapes: what its servers accept, and what their answers mean.
+"""NeMo Gym's row shapes: requests in the form that its servers accept, and verdicts and failures from their answers.
 
-Their models forbid or require fields that a response from elsewhere has or lacks, so a response is completed before it is sent.
-Their failure keys count: a failed judge is never a reward, whatever number is beside it.
+Their schemas require some fields and forbid others, so a response is completed before it is sent. Their failure keys take
+precedence: a failed judge is never a reward, whatever number is beside it.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ _CLASS_OF: dict[str, FailureClass] = {
     "transport_unreachable": "transient",
     "transport_peer_drop": "transient",
 }
-"""Their classes that have a name here; every other one is a failure of class `agent`."""
+"""NeMo Gym failure class → ours; every other one becomes class `agent`."""
 
 
 def task_row(task: Task) -> RowJson:
-    """The row as their servers take it."""
+    """The row in the form that the servers accept."""
     row = cast("RowJson", {key: value for key, value in task.items() if key != OWN_KEY})
     row[PARAMS_KEY] = {**task.params, "input": input_items(task.params.get("input"))}
     return row
 
 
 def verify_body(task: Task, response: ResponseJson) -> RowJson:
-    """The body of `/verify`: the row and a response that their schema accepts."""
+    """The body of `/verify`: the row and the response, completed for their schema."""
     return {**task_row(task), "response": complete_response(response, task.params)}
 
 
 def complete_response(response: ResponseJson, params: ParamsJson) -> ResponseJson:
-    """The response with every field their schema requires, and none that it refuses."""
+    """Complete the response: add the fields that their schema requires, and remove those that it refuses."""
     absent = [key for key, value in response.items() if value is None]
     whole: ResponseJson = {
         "id": "",
@@ -128,14 +128,14 @@ def _complete_usage(usage: UsageJson | None) -> UsageJson | None:
 
 
 def failure_class(result: RowJson) -> str | None:
-    """The failure that a row declares, if it does."""
+    """The failure class that a row declares; None for a row without failure."""
     if result.get(FAILURE_KEY):
         return str(result[FAILURE_KEY])
     return JUDGE_FAILED if result.get(JUDGE_FAILED) is True else None
 
 
 def refuse_unkept(result: RowJson) -> None:
-    """Raise `NotKept` for a row that its server wants written nowhere."""
+    """Raise `NotKept` if the server asked not to write this row."""
     if result.get(NO_PERSIST_KEY):
         raise NotKept(failure_class(result) or "the server asked not to keep this rollout")
 
@@ -165,7 +165,7 @@ def verdict_of(result: RowJson, task: Task) -> Verdict:
 
 
 def attempt_failure(result: RowJson) -> Failure | None:
-    """The failure of the whole attempt that an agent server's row declares; a failed judge is none, for the response is there."""
+    """The failure of the whole attempt that an agent server's row declares. A failed judge is not one: the response exists."""
     declared = failure_class(result)
     if declared is None or (declared == JUDGE_FAILED and isinstance(result.get("response"), dict)):
         return None
@@ -197,7 +197,7 @@ _NOT_TASK_INPUT = frozenset({TASK_KEY, ROLLOUT_KEY, "agent_ref", "task_id"})
 
 
 def result_of_episode(answer: EpisodeAnswerJson) -> RowJson:
-    """The result in an environment server's answer, as an agent server's row would say it."""
+    """An environment server's answer as a row of an agent server."""
     result, failure = answer.get("result"), answer.get("failure")
     if isinstance(result, dict):
         return result
@@ -212,7 +212,7 @@ def result_of_episode(answer: EpisodeAnswerJson) -> RowJson:
 
 
 def failure_kind(failure: Failure) -> str:
-    """NeMo Gym's name for a failure of ours, out of its shared vocabulary."""
+    """NeMo Gym's name for one of our failures, from its shared vocabulary."""
     if failure.peer_kind is not None:
         return failure.peer_kind
     if failure.boundary == "verifier":

@@ -32,20 +32,20 @@ from rollforge.store.reading import UNREADABLE
 FIRST_PATIENCE_S = 15.0
 """How long to wait for a server that never answered."""
 WATCH_S = 0.2
-"""Pause before the watcher connects again."""
+"""Interval at which the watcher reconnects."""
 CLOSE_S = 10.0
 """How long a server may take to close a session."""
 
 
 @dataclass(slots=True)
 class Session:
-    """One rollout's session with a server: the cookies it set last, and the server's life that the session belongs to."""
+    """One rollout's session with a server: its latest cookies, and the server process that it belongs to."""
 
     cookies: dict[str, str] = field(default_factory=dict)
     outages: int | None = None
-    """The server's count of outages when the session began; None before the first answer."""
+    """The server's outage count when the session began; None before the first answer."""
     identity: str | None = None
-    """The session id inside the cookie, where it can be read."""
+    """The session id inside the cookie, if it is readable."""
 
     def headers(self) -> dict[str, str]:
         """The headers that continue the session."""
@@ -54,7 +54,7 @@ class Session:
         return {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
 
     def keep(self, answer: aiohttp.ClientResponse) -> bool:
-        """Keep the cookies that the server set; returns False when it has begun another session."""
+        """Keep the cookies that the server set; returns False if they belong to another session."""
         for name, morsel in answer.cookies.items():
             self.cookies[name] = morsel.coded_value
         identity = next(filter(None, map(_session_id, self.cookies.values())), None)
@@ -68,7 +68,7 @@ class _SignedSession(msgspec.Struct):
 
 
 def _session_id(cookie: str) -> str | None:
-    """The id in a signed session cookie: base64 of JSON before the first dot. The signature is the server's business."""
+    """The id in a signed session cookie: base64 of JSON before the first dot. The signature is not checked."""
     try:
         data = base64.b64decode(cookie.partition(".")[0] + "==")
         return decode_json(data, _SignedSession).session_id
@@ -89,7 +89,7 @@ class GymAnswer:
 
     @property
     def message(self) -> str:
-        """Status and the server's own words, cut to a readable length."""
+        """Status and the server's error text, shortened."""
         return f"HTTP {self.status}: {message_of(self.body)}"
 
 
@@ -106,11 +106,11 @@ class GymServer:
     ) -> None:
         self.url = url.rstrip("/")
         self.outages = 0
-        """How often the server was found to be away."""
+        """Number of outages seen."""
         self.is_gymnasium = False
-        """It speaks `/reset` and `/step` instead of `/seed_session` and `/verify`."""
+        """Whether it serves `/reset` and `/step` (gymnasium) instead of `/seed_session` and `/verify`."""
         self.is_typed = False
-        """Its `/run` takes typed episodes instead of rows."""
+        """Whether its `/run` takes typed episodes instead of rows."""
         self._missing_paths: set[str] = set()
         self._proxy = proxy_for(self.url)
         self._http = http
@@ -129,7 +129,7 @@ class GymServer:
             await asyncio.sleep(0)  # the loop closes the connection's socket in its next round
 
     async def _watch(self) -> None:
-        """Notice that the server went away also while no request is on its way.
+        """Detect that the server went away, also while no request is in flight.
 
         An idle connection ends with the server's process. Only a refused reconnection counts as an outage: proxies close idle
         connections too.
@@ -202,7 +202,7 @@ class GymServer:
     async def close_session(
         self, session: Session, body: Mapping[str, object], *, path: str = "/close_session"
     ) -> None:
-        """Tell the server that a rollout is over, also when it failed or was cancelled; nothing depends on the answer."""
+        """Close a rollout's session, also after a failure or cancellation; errors are ignored."""
         if session.outages is None or path in self._missing_paths:
             return
         try:
@@ -213,7 +213,7 @@ class GymServer:
             self._missing_paths.add(path)
 
     async def has_path(self, path: str) -> bool:
-        """Whether the server has a POST path: it then refuses GET with 405, which changes nothing there."""
+        """Whether the server has this POST path: it then refuses a GET with 405, which has no side effect."""
         limit = aiohttp.ClientTimeout(total=CLOSE_S)
         try:
             async with self._http.get(
@@ -254,7 +254,7 @@ class GymServer:
             return GymAnswer(answer.status, body), is_same
 
     async def _may_ask(self) -> None:
-        """Wait while the breaker is open, but not longer than patience lasts."""
+        """Wait while the breaker is open, at most as long as patience lasts."""
         while (wait := self._breaker.wait_s(time.monotonic())) > 0:
             since = self._breaker.down_since
             patience = self._patience_s if self._has_answered else min(FIRST_PATIENCE_S, self._patience_s)
@@ -271,7 +271,7 @@ def open_http() -> aiohttp.ClientSession:
 
 
 def refuse_errors(answer: GymAnswer, what: str, boundary: Boundary) -> None:
-    """Raise a `Failure` for every answer but 200."""
+    """Raise a `Failure` for any status but 200."""
     if answer.status != 200:
         kind = _class_of(answer.status, boundary)
         raise Failure(boundary, kind, f"{what}: {answer.message}", status=answer.status)
@@ -281,7 +281,7 @@ def read_object(answer: GymAnswer, what: str, boundary: Boundary, shape: type[Sh
     """The JSON object in a 200 answer; anything else is a `Failure`.
 
     Args:
-        shape: What the object is taken for; its fields are not checked.
+        shape: The static type of the result; fields are not checked.
     """
     refuse_errors(answer, what, boundary)
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"

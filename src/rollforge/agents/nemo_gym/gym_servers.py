@@ -75,7 +75,7 @@ class GymServers:
         return urls
 
     def find(self, task: Task) -> GymServer:
-        """The row's server; raises `Failure` when the head does not know the row's agent."""
+        """The server for a row; raises `Failure` when the head does not know the row's agent."""
         url = self._url
         if url is None and self._directory is not None:
             url = self._directory.find(self._urls(self._directory), task.agent)

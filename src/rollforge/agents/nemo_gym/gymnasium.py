@@ -1,4 +1,4 @@
-"""Episodes of NeMo Gym's gymnasium servers: `/reset`, then a model turn and a `/step` each, until the environment is done.
+"""Episodes of NeMo Gym's gymnasium servers: `/reset`, then pairs of a model turn and a `/step` until the environment is done.
 
 The environment makes the prompt (its observation), answers tool calls in `info.tool_outputs`, and gives a reward per step; the
 rollout's reward is their sum. A rollout at the turn limit is truncated, not failed.
@@ -41,7 +41,7 @@ class _Info(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """What `/reset` and `/step` answer."""
+    """The answer of `/reset` and `/step`."""
 
     observation: str | None = None
     reward: float = 0.0

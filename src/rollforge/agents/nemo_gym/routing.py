@@ -1,7 +1,8 @@
 """Which NeMo Gym agents a task row goes to: `--agent-name`, `--agent-map` and `--fan-out`.
 
-As in NeMo Gym 0.7, a row is looked up by its `agent_ref.name`, then by its `task_source`; a specific entry wins over `_default`, which
-wins over what the row says. A row that fans out becomes one task per agent, each with its own index: a group is one agent's.
+As in NeMo Gym 0.7, a row is looked up by its `agent_ref.name`, then by its `task_source`; a specific entry wins over `_default`,
+which wins over the row's own `agent_ref`. A row that fans out becomes one task per agent, each with its own index, so that a
+group belongs to one agent.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from rollforge.errors import UsageError
 from rollforge.records import JsonFields
 
 DEFAULT = "_default"
-"""The key for rows without an entry of their own."""
+"""The key for rows without their own entry."""
 
 
 class Routes(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rows go, by the name that they carry."""
+    """Agents by the name that a row carries."""
 
     agent_by_name: dict[str, str] = {}
     agents_by_name: dict[str, list[str]] = {}
 
     @classmethod
     def parse(cls, agent_name: str | None, agent_map: Sequence[str], fan_out: Sequence[str]) -> Routes:
-        """Read `NAME=AGENT` and `NAME=AGENT,AGENT` words; contradictions are refused."""
+        """Parse `NAME=AGENT` and `NAME=AGENT,AGENT`; contradictions are refused."""
         by_name = {name: agents[0] for name, agents in _entries("--agent-map", agent_map, most=1).items()}
         if agent_name is not None and by_name.setdefault(DEFAULT, agent_name) != agent_name:
             raise UsageError(
@@ -47,7 +48,9 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> JsonFields:
-        """What must not change when a run is resumed; empty without entries, and as before there was more than one name."""
+        """Values that must not change when a run is resumed; empty without entries. `agent_name` alone is recorded as in earlier
+        versions.
+        """
         facts: JsonFields = {}
         own = {name: agent for name, agent in self.agent_by_name.items() if name != DEFAULT}
         if DEFAULT in self.agent_by_name:

@@ -1,1 +1,1 @@
-"""Programs whose model calls the proxy records: the files they start with, the calls, how they end, what they leave behind."""
+"""Programs whose model calls the proxy records: their input files, their calls, how they end, and the files they leave."""

@@ -1,4 +1,4 @@
-"""What a program leaves behind: its result, the files to keep, and a directory that is safe to look at.
+"""Files that a program leaves behind: its result, the artifacts to keep, and a working directory made safe to read.
 
 Everything in it is the program's: links are never followed, what is no plain file is not kept, sizes are bounded.
 """
@@ -20,17 +20,17 @@ from rollforge.text_safety.outgoing import outgoing_bytes
 MAX_RESULT_BYTES = 1 << 20
 MOST_ARTIFACTS = 1000
 MOST_FILES = 100_000
-"""How many files of a working directory are looked at."""
+"""Most files of a working directory that are examined."""
 
 
 def read_result(path: Path) -> str | None:
-    """What the program wrote to ROLLFORGE_RESULT; None when it wrote nothing or no plain file."""
+    """The text that the program wrote to ROLLFORGE_RESULT; None if it wrote nothing, or no plain file."""
     data = _read_plain(path, MAX_RESULT_BYTES)
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def make_safe(work: Path) -> None:
-    """Remove links that lead out of the directory, and everything that is neither file, directory nor link."""
+    """Remove links that lead out of the directory, and every entry that is no file, directory or link."""
     root = work.resolve()
     for path in _walk(work):
         with contextlib.suppress(OSError):
@@ -43,7 +43,7 @@ def make_safe(work: Path) -> None:
 
 
 def keep_artifacts(work: Path, globs: Iterable[str], folder: Path, most_bytes: int) -> list[ArtifactJson]:
-    """Copy the files that the globs name into the run, by their hash; a file that is too large is listed and not kept."""
+    """Copy the files that match the globs into the run, named by hash; a file that is too large is listed but not kept."""
     path_by_name: dict[str, Path] = {}
     for glob in globs:
         for path in sorted(work.glob(glob)):
@@ -74,7 +74,7 @@ def keep_artifacts(work: Path, globs: Iterable[str], folder: Path, most_bytes: i
 
 
 def _is_plain(work: Path, path: Path) -> bool:
-    """Whether it is a plain file inside, with no link on the way to it."""
+    """Whether the path is a plain file inside the directory, reached without links."""
     try:
         parents = [parent for parent in path.parents if parent.is_relative_to(work)]
         return stat.S_ISREG(path.lstat().st_mode) and not any(parent.is_symlink() for parent in parents)
@@ -83,7 +83,7 @@ def _is_plain(work: Path, path: Path) -> bool:
 
 
 def _read_plain(path: Path, most: int) -> bytes | None:
-    """The bytes of a plain file of at most that size; None for anything else."""
+    """The bytes of a plain file up to a size limit; None for anything else."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

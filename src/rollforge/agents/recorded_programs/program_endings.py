@@ -1,4 +1,4 @@
-"""Notices when nearly every program of a run dies the same way: one mistake, which no further attempt mends."""
+"""Notices when nearly every program of a run dies for the same reason, which further attempts cannot fix."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections import Counter
 
 ENOUGH = 20
-"""As many programs must have died the same way before the run is given up."""
+"""The run is given up only after at least this many programs died the same way."""
 
 NEARLY_ALL = 0.95
-"""The share of all programs so far that must have died that way."""
+"""Share of all programs so far that must have died the same way."""
 
 LINES_SHOWN = 12
 
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{8,}|\d+")
-"""What differs between two deaths of one cause: addresses, ids, numbers."""
+"""Parts of a message that vary between failures of the same cause: addresses, ids, numbers."""
 
 
 class Endings:
@@ -25,14 +25,14 @@ class Endings:
         self._deaths: Counter[str] = Counter()
         self._first_stderr: dict[str, str] = {}
         self.messages: Counter[str] = Counter()
-        """Why programs failed by their own doing, with how many did."""
+        """Messages of failures caused by programs themselves → how many programs failed so."""
 
     def survived(self) -> None:
-        """Count a program that ended well, or that died of its model."""
+        """Count a program that ended well, or that failed because of the model."""
         self._ended += 1
 
     def died(self, message: str, stderr: str) -> str | None:
-        """Count a program that failed by its own doing; says why the run should stop, when nearly all die like that."""
+        """Count a failure caused by the program itself; returns why the run should stop, once nearly all fail the same way."""
         self._ended += 1
         if message in self.messages or len(self.messages) < 100:
             self.messages[message] += 1
@@ -48,6 +48,6 @@ class Endings:
 
 
 def _shown(stderr: str) -> str:
-    """The end of what the first of them wrote, where the cause usually is."""
+    """The end of the first failed program's output, where the cause usually is."""
     lines = [line for line in stderr.splitlines() if line.strip()][-LINES_SHOWN:]
     return "".join(f"\n  | {line[:300]}" for line in lines)

@@ -1,6 +1,6 @@
-"""What a program finds on disk before it starts: its working directory and its task.
+"""Files on disk before a program starts: its working directory and its task.
 
-The task file leaves out what a verifier compares with: a program that can read the expected answer does not solve the task.
+The task file leaves out the expected answer: a program that can read the expected answer does not solve the task.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ WITHHELD = frozenset(
         *("reference_answer", "unit_tests", "tests", "test_cases", "test_script", "script", "files"),
     }
 )
-"""Fields that the task file never holds, at any depth. `--withhold` adds others; `files` are in the working directory already."""
+"""Fields that the task file never contains, at any depth; `--withhold` adds others. (`files` are in the working directory
+already.)
+"""
 
 
 def program_task(task: Task, withhold: Iterable[str]) -> JsonFields:
-    """The row as a program may read it."""
+    """The task row without the fields hidden from programs."""
     hidden = {*WITHHELD, *withhold}
     fields = {key: _shown(value, hidden) for key, value in task.items() if not _is_hidden(key, hidden)}
     return {TASK_KEY: task.index, **fields, PARAMS_KEY: task.get(PARAMS_KEY), "prompt": task.prompt}
@@ -45,7 +47,7 @@ def _is_hidden(key: str, hidden: set[str]) -> bool:
 
 
 def folder_digest(folder: str) -> str:
-    """A digest of a directory's names, links and contents: programs that start in another one make other rollouts."""
+    """Digest of a directory's names, links and contents: another starting directory would produce different rollouts."""
     root, digest = Path(folder), hashlib.sha256()
     for path in sorted(root.rglob("*")):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""Shared parts of agents whose model calls go through the recording proxy: the proxy, the file of calls, the resulting rollout."""
+"""Model calls of programs recorded through the proxy: session per attempt, file of calls, and the response merged from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recording:
         self._journal_lock = -1
 
     async def start(self, out: str, socket: Path | None = None) -> None:
-        """Listen, and open the file of calls of the run `out`; nothing is kept where it is empty."""
+        """Start the proxy and open the calls file of the run `out`; with an empty `out` no calls are written."""
         await self.proxy.start(socket)
         if out:
             path, self._journal_lock = claim_journal(RunFiles(out))
@@ -58,9 +58,9 @@ class Recording:
 
 
 def claim_journal(files: RunFiles) -> tuple[Path, int]:
-    """The file of calls that this process alone writes, and an open handle that holds it.
+    """The calls file that this process alone writes, with an open handle that locks it.
 
-    Several worker processes of one run have a file each: `rollouts_calls.jsonl`, `rollouts_calls_2.jsonl`, …
+    Each worker process of a run has its own file: `rollouts_calls.jsonl`, `rollouts_calls_2.jsonl`, …
     """
     make_directory(files.calls.parent)
     for number in itertools.count(1):
@@ -76,7 +76,7 @@ def claim_journal(files: RunFiles) -> tuple[Path, int]:
 
 
 class _NoJournal:
-    """For an agent without a run on disk: nothing is kept."""
+    """Journal of an agent without a run on disk: discards its lines."""
 
     def append(self, line: bytes) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -96,7 +96,7 @@ def merged_response(
     Args:
         calls: The calls of the main sequence's session.
         others: Calls of the rollout's other sessions.
-        numbers: More numbers for its usage.
+        numbers: Additional numbers for the usage.
     """
     by_number = {call.number: call for call in calls}
     last = by_number[main.calls[-1]].response or {}
@@ -113,7 +113,7 @@ def merged_response(
 
 
 def wasted_usages(calls: Iterable[RecordedCall]) -> tuple[object, ...]:
-    """Usages of answers that were paid and are in no sequence: thrown away before an answer, or useless."""
+    """Token usage of paid answers that are in no sequence: discarded before a retry, or of failed calls."""
     usages: list[object] = []
     for call in calls:
         usages += call.wasted
@@ -124,7 +124,7 @@ def wasted_usages(calls: Iterable[RecordedCall]) -> tuple[object, ...]:
 
 
 def sequence_numbers(sequences: Listed[Sequence]) -> UsageJson:
-    """What the index shows of the sequences: how many there are, and how many turns of the main one drifted."""
+    """The numbers of the sequences that the index shows: their count, and how many turns of the main one drifted."""
     numbers: UsageJson = {"sequences": len(sequences)}
     if sequences[0].fidelity != "text":
         numbers["drift_turns"] = sequences[0].drift.turns if sequences[0].drift else 0

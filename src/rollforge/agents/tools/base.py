@@ -30,7 +30,7 @@ class ToolError(Exception):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
-        """Recorded beside the output: an exception's class, `bad-arguments`, `unknown-tool`, `timeout`."""
+        """Error class recorded beside the output: the exception's name, `bad-arguments`, `unknown-tool` or `timeout`."""
         self.text = text
         """What the model reads."""
 
@@ -40,10 +40,10 @@ class ToolSession(Protocol):
 
     @property
     def is_parallel(self) -> bool:
-        """Calls of one turn may run at the same time."""
+        """Whether calls of one turn may run concurrently."""
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """What the tool answers; raises `ToolError` for the model, or `Failure` for a server that is gone."""
+        """Call a tool and return its output; raises `ToolError` for the model, or `Failure` when the server is gone."""
 
     async def close(self) -> None:
         """Release the rollout's state."""
@@ -58,11 +58,11 @@ class Toolset(Protocol):
 
     @property
     def schemas(self) -> list[ToolJson]:
-        """One Responses-style function tool each; known once started."""
+        """One Responses-style function tool each; available after `start`."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the tools are and, where it can be read, of their source."""
+        """Digest of the tools' schemas and, if readable, of their source."""
 
     async def start(self) -> None:
         """Prepare the tools; raises `UsageError` when they are not available."""

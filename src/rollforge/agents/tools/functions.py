@@ -25,14 +25,14 @@ from rollforge.records import Task, to_json
 from rollforge.runtime.on_error import OnErrorAwait
 
 CLOSE_S = 10.0
-"""How long a run waits at its end for state that is still being released."""
+"""How long a run waits at its end for tool state that is still being released."""
 MAX_THREADS = 128
-"""Blocking calls at once; the others wait their turn."""
+"""Limit on concurrent blocking calls; further calls wait."""
 _HOOKS = frozenset({"start", "setup", "close", "teardown"})
 
 
 class FunctionTools:
-    """Functions that keep no state between calls."""
+    """Functions without state between calls."""
 
     def __init__(self, name: str, functions: Sequence[Callable[..., Any]]) -> None:
         self.name = name
@@ -50,13 +50,13 @@ class FunctionTools:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: functions need no preparation."""
 
     async def open(self, task: Task) -> ToolSession:
         return _FunctionSession(self._tools, self._threads)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: functions hold no resources."""
 
 
 class ClassTools:
@@ -82,7 +82,7 @@ class ClassTools:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
-        """Nothing to make ready: instances are made per rollout."""
+        """Do nothing: instances are created per rollout."""
 
     async def open(self, task: Task) -> ToolSession:
         takes_task = "task" in inspect.signature(self._factory).parameters
@@ -94,12 +94,12 @@ class ClassTools:
         return session
 
     async def close(self) -> None:
-        """Wait for what is still being released."""
+        """Wait for instances that are still being released."""
         if self._late:
             await asyncio.wait(self._late, timeout=CLOSE_S)
 
     async def _made(self, make: Callable[[], Any]) -> Any:
-        """A new instance. If the caller is cancelled meanwhile, the instance is released as soon as it exists."""
+        """Create an instance. If the caller is cancelled meanwhile, the instance is released as soon as it exists."""
         making = asyncio.ensure_future(call_in_thread(make))
         try:
             return await asyncio.shield(making)
@@ -155,7 +155,7 @@ async def _release_late(making: asyncio.Future[Any]) -> None:
 
 
 async def _run_hook(instance: Any, names: tuple[str, ...]) -> None:
-    """Run the first of these methods that the instance has."""
+    """Run the first of these methods that the instance defines."""
     for name in names:
         hook = getattr(instance, name, None)
         if callable(hook):
@@ -166,7 +166,7 @@ async def _run_hook(instance: Any, names: tuple[str, ...]) -> None:
 
 
 def _public_methods(factory: type[Any]) -> dict[str, Callable[..., Any]]:
-    """The methods by name, bound to a stand-in: enough for signature and docstring."""
+    """Public methods by name, bound to a stand-in instance; enough to read signatures and docstrings."""
     methods: dict[str, Callable[..., Any]] = {}
     for name, member in inspect.getmembers(factory, inspect.isroutine):
         if not name.startswith("_") and name not in _HOOKS:
@@ -178,7 +178,7 @@ def _public_methods(factory: type[Any]) -> dict[str, Callable[..., Any]]:
 
 
 def as_text(value: Any) -> str:
-    """A tool's return value for the model: text as it is, everything else as JSON."""
+    """A tool's return value as text for the model: strings unchanged, everything else as JSON."""
     if isinstance(value, str):
         return value
     try:
@@ -193,7 +193,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fingerprint(sources: Sequence[Any], schemas: list[ToolJson]) -> str:
-    """Digest of the tools' source files and of their schemas."""
+    """Digest of the tools' source files and schemas."""
     digest = hashlib.sha256(to_json(schemas))
     files = set()
     for source in sources:

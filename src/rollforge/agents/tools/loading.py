@@ -13,7 +13,7 @@ from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean, load_module, load_target
 
 NOT_TOOLS = frozenset({"verify", "verify_group", "main"})
-"""Functions that share a file with tools without being any."""
+"""Names of functions that can share a file with tools but are not tools."""
 
 
 def load_toolset(spec: Any, *, max_bytes: int = MAX_RESPONSE_BYTES) -> Toolset:
@@ -45,7 +45,7 @@ def load_toolset(spec: Any, *, max_bytes: int = MAX_RESPONSE_BYTES) -> Toolset:
 
 
 def tools_name(spec: Any) -> str:
-    """How a source of tools is called in files and messages."""
+    """The name of a tool source in files and messages."""
     if isinstance(spec, str):
         return spec
     if isinstance(spec, list | tuple):

@@ -41,9 +41,9 @@ from rollforge.runtime.on_error import OnErrorAwait
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
 MOST_PAGES, MOST_TOOLS = 1_000, 10_000
-"""Of a list of tools; one that goes on names the same page for ever."""
+"""Limits on a tool list: a faulty server can repeat the same page for ever."""
 END_S = 8.0
-"""How long a session may take to end before its task is cancelled."""
+"""How long a session may take to end before its asyncio task is cancelled."""
 Mode = Literal["legacy", "auto"]
 R = TypeVar("R", bound=BaseModel)
 
@@ -52,14 +52,14 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class Connection(Protocol):
-    """How a server is reached."""
+    """A transport to an MCP server."""
 
     @property
     def reason(self) -> str:
-        """Why it cannot be used any more; empty when nothing is known."""
+        """Why the connection is unusable; empty if no reason is known."""
 
     def connect(self) -> Transport:
-        """Open it; the context's exit closes it."""
+        """Open the connection; leaving the context closes it."""
 
 
 class McpTools:
@@ -95,7 +95,7 @@ class McpTools:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of name and schemas: the server's source is out of reach."""
+        """Digest of name and schemas; the server's source is not available."""
         return hashlib.sha256(to_json([self.name, self.schemas])).hexdigest()[:16]
 
     async def start(self) -> None:
@@ -138,7 +138,7 @@ class McpTools:
             await self._shared.end()
 
     async def first_session(self) -> McpSession:
-        """A session by the handshake of protocol versions before 2026-07-28, else by the newer one."""
+        """Open a session with the handshake of protocol versions before 2026-07-28, else with the newer one."""
         try:
             return await self._new_session()
         except ToolError:
@@ -163,15 +163,15 @@ class McpTools:
 async def open_mcp(
     url: str, headers: Mapping[str, str], *, max_bytes: int = MAX_RESPONSE_BYTES
 ) -> McpSession:
-    """A session of its own with the server at a URL; the caller ends it."""
+    """A separate session with the server at a URL; the caller closes it."""
     return await McpTools(f"mcp:{url}", "mcp", url, headers, max_bytes=max_bytes).first_session()
 
 
 class McpSession:
     """One session with a server.
 
-    A task of its own opens and closes the connection, because the package requires one task to do both while a rollout calls
-    from several. When that task ends for any reason, every call that waits fails with the reason: nothing waits for a dead task.
+    A dedicated asyncio task opens and closes the connection: the package requires one task for both, while a rollout calls from
+    several. When that task ends, every waiting call fails with its reason.
     """
 
     is_parallel = True
@@ -198,7 +198,7 @@ class McpSession:
             raise self._explained(self._error)
 
     async def _own(self, mode: Mode) -> None:
-        """Hold the connection open until the session shall end."""
+        """Keep the connection open until the session is to end."""
         about = types.Implementation(name="rollforge", version=__version__)
         try:
             async with Client(self._way.connect(), mode=mode, client_info=about, cache=None) as client:
@@ -245,7 +245,7 @@ class McpSession:
         return text
 
     async def _ask(self, request: types.ClientRequest, result_type: type[R]) -> R:
-        """The result of a request, unless the connection ends first."""
+        """The result of a request; fails if the connection ends first."""
         if self._client is None or self._owner is None or self._owner.done():
             raise self._explained(self._error)
         asking = asyncio.ensure_future(self._client.session.send_request(request, result_type))
@@ -263,12 +263,12 @@ class McpSession:
         return asking.result()
 
     async def close(self) -> None:
-        """End the session with its rollout; a shared one lives on."""
+        """End the session with its rollout, unless it is shared."""
         if not self._is_shared:
             await self.end()
 
     async def end(self) -> None:
-        """End the session; a server that is gone already is fine."""
+        """End the session; a server that is already gone is no error."""
         self._shall_end.set()
         if self._owner is not None:
             await asyncio.wait({self._owner}, timeout=END_S)
@@ -277,7 +277,7 @@ class McpSession:
             await asyncio.gather(self._owner, return_exceptions=True)
 
     def _explained(self, error: BaseException | None) -> Failure | ToolError:
-        """The error as the rollout sees it: an answer of the server goes to the model, a lost server fails the rollout."""
+        """Map an error: a server's error answer becomes text for the model, a lost server fails the rollout."""
         reason = self._way.reason
         if (
             isinstance(error, MCPError)
@@ -295,14 +295,14 @@ class McpSession:
 
 
 def _single(error: BaseException) -> BaseException:
-    """The first error in a group of groups: that is the cause, the others follow from it."""
+    """The first leaf of nested exception groups: it is the cause, and the other errors follow from it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _text_of(result: types.CallToolResult) -> str:
-    """The result as the model reads it: its text parts; other parts are named, not shown."""
+    """The result as text for the model: its text parts; other parts are only named."""
     parts = [_part_text(part) for part in result.content]
     if not parts and result.structured_content is not None:
         return to_json(result.structured_content).decode()

@@ -29,7 +29,7 @@ class HttpConnection:
 
     @property
     def reason(self) -> str:
-        """Why the connection cannot be used; empty while no HTTP error was seen."""
+        """Why the connection is unusable; empty while no HTTP error occurred."""
         return self._fault
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class HttpConnection:
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """A response body that may not exceed a number of bytes."""
+    """A response body with a size limit in bytes."""
 
     def __init__(self, stream: object, limit: int) -> None:
         self._limit = limit
@@ -88,7 +88,7 @@ class _Limited(httpx2.AsyncByteStream):
 
 
 def _first(errors: BaseExceptionGroup[httpx2.HTTPError]) -> BaseException:
-    """The first single error in a group of groups."""
+    """The first leaf of nested exception groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

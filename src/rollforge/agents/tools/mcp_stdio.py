@@ -1,8 +1,8 @@
 """MCP over a process's standard input and output, as a transport of the official `mcp` package.
 
-The package's own stdio transport has no limit on a line and leaves behind what the server started. Here a line has a
-limit, the last words on stderr reach the error message, and the whole process group ends with the connection. The process
-has its own session, so that a Ctrl-C meant for the run does not reach it while the run drains.
+The package's own stdio transport has no limit on a line and leaves the server's child processes running. Here lines are limited,
+the last lines of stderr appear in the error message, and the whole process group ends with the connection. The process has its
+own session, so that a Ctrl-C meant for the run does not reach it while the run drains.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StdioConnection:
         stdout: asyncio.StreamReader,
         to_session: anyio.abc.ObjectSendStream[SessionMessage | Exception],
     ) -> None:
-        """Hand every message to the session; closing the stream at the end fails the requests that still wait."""
+        """Pass every message to the session; closing the stream at the end fails pending requests."""
         async with to_session:
             try:
                 while line := await stdout.readline():
@@ -112,7 +112,7 @@ class StdioConnection:
                     await stdin.drain()
 
     async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
-        """Keep the last lines for a message; reading also keeps the server from blocking on a full pipe."""
+        """Keep the last lines of stderr for error messages; reading also keeps a full pipe from blocking the server."""
         try:
             while piece := await stderr.read(65_536):
                 lines = piece.decode("utf-8", "replace").splitlines()

@@ -1,7 +1,7 @@
 """Runs a blocking function in its own daemon thread, so that the event loop never waits for it.
 
-A thread cannot be killed: when the caller gives up, it runs on, and being a daemon it does not keep the process alive. A pool would
-fill up with a few hanging tools, so there is none.
+A thread cannot be killed: it continues after the caller gives up, and as a daemon it does not keep the process alive. There is no
+pool, because a few hanging tools would fill it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 async def call_in_thread(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    """What the function returns, or raises."""
+    """Run the function in a daemon thread; return its result or raise its exception."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -36,7 +36,7 @@ async def call_in_thread(function: Callable[..., Any], *args: Any, **keywords: A
             value = context.run(function, *args, **keywords)
         except BaseException as error:  # noqa: BLE001  (the boundary to the tool's code; raised again in the loop)
             problem = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: no caller waits
             loop.call_soon_threadsafe(settle, value, problem)
 
     threading.Thread(target=work, daemon=True, name=f"tool-{getattr(function, '__name__', 'call')}").start()

@@ -18,7 +18,7 @@ from rollforge.registry import did_you_mean
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
-"""How long one session may take to release what it holds."""
+"""How long one session may take to release its resources."""
 
 
 class Toolbox:
@@ -30,7 +30,7 @@ class Toolbox:
         self.schemas: list[ToolJson] = []
 
     async def start(self) -> None:
-        """Start every source; two tools of one name are refused."""
+        """Start every source; duplicate tool names are refused."""
         for toolset in self._toolsets:
             await toolset.start()
             for schema in toolset.schemas:

@@ -1,1 +1,1 @@
-"""What checks are built from: the evidence of a run, samples of its text, chance, findings, and detectors for live runs."""
+"""Shared parts of checks: the evidence of a run, text samples, probabilities, findings, and detectors for live runs."""

@@ -15,10 +15,10 @@ from rollforge.statistics.intervals import normal_quantile
 from rollforge.statistics.stats import Floats, Ints
 
 ALIKE = 0.2
-"""Intraclass correlation of samples of one task in a run of hard tasks."""
+"""Intraclass correlation of samples of one task, as in a run of hard tasks."""
 
 EDGES = (0.0, 1.0, -1.0, 10.0, 100.0)
-"""Ends of the ranges that verifiers use: honest rewards pile up there, so that many equal ones prove less."""
+"""Ends of common reward ranges: honest rewards accumulate there, so many equal ones prove less."""
 
 
 def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
@@ -86,12 +86,12 @@ class Ranked:
 
     @cached_property
     def _ranks(self) -> tuple[Floats, Ints]:
-        """The ranks of the known values, and their groups, numbered without gaps."""
+        """Ranks of the non-missing values, and their groups renumbered without gaps."""
         group = _without_gaps(self._group[self._is_known])
         return _centred_ranks(self._values[self._is_known], group), group
 
     def correlation(self, others: Floats, *, level: float = 0.99) -> Correlation | None:
-        """Spearman's correlation with other values within groups, pooled; None when no group has both varying.
+        """Spearman's correlation with other values within groups, pooled; None unless both vary within some group.
 
         Ranks are centred in each group, so that what differs between tasks (hard tasks need longer answers) does not count. The
         interval comes from the spread over groups.
@@ -108,7 +108,7 @@ class Ranked:
 
 
 def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float = 0.99) -> Correlation | None:
-    """`Ranked.correlation` for two columns that are used once."""
+    """`Ranked.correlation` for two columns that are compared only once."""
     return Ranked(x, group).correlation(y, level=level)
 
 
@@ -135,7 +135,7 @@ def _correlation(rank_x: Floats, rank_y: Floats, group: Ints, level: float) -> C
 
 
 def _centred_ranks(values: Floats, group: Ints) -> Floats:
-    """Ranks within each group, ties shared, less the group's mean rank, over the group's size."""
+    """Ranks within each group (ties share a rank), centred on the group's mean rank and divided by the group's size."""
     # One number that orders by group and value sorts in a third of the time that both take.
     by_value = np.argsort(values)
     ordered = values[by_value]
@@ -165,12 +165,12 @@ def superiority(first: Floats, second: Floats) -> float:
 
 
 def superiority_error(first: int, second: int) -> float:
-    """Standard error of `superiority` under no difference."""
+    """Standard error of `superiority` under the null hypothesis of no difference."""
     return math.sqrt((first + second + 1) / (12.0 * first * second)) if first and second else math.inf
 
 
 class Stretch(NamedTuple):
-    """A stretch of equal values."""
+    """A run of consecutive equal values."""
 
     start: int
     length: int
@@ -178,7 +178,7 @@ class Stretch(NamedTuple):
 
 
 def longest_stretches(values: Floats, most: int) -> list[Stretch]:
-    """The longest stretches of equal values, longest first."""
+    """The longest runs of equal values, longest first."""
     if not len(values):
         return []
     changes = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
@@ -191,9 +191,9 @@ def longest_stretches(values: Floats, most: int) -> list[Stretch]:
 
 
 def best_split(values: Floats, *, edge: float = 0.05) -> tuple[int, float]:
-    """The place that splits the values into the two parts whose means differ most surely, and that difference's z.
+    """The split position with the most significant difference of means, and its z score.
 
-    Without a search penalty: the z of the best of n places is larger than that of one place chosen beforehand.
+    Not corrected for the search: the best of n positions has a larger z than a position chosen beforehand.
     """
     n = len(values)
     margin = max(4, int(n * edge))

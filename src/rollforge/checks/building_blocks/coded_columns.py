@@ -15,10 +15,10 @@ from rollforge.statistics.stats import Floats
 Bools = NDArray[np.bool_]
 
 LARGE = 10.0
-"""Rewards beyond this are extreme."""
+"""Rewards beyond this magnitude are extreme."""
 
 STRAY = 0.02
-"""At most this share of values may be strays outside the range; more of them define the range."""
+"""Strays outside the range may be at most this share of values; if more, they extend the range."""
 
 
 class TextCodes:
@@ -28,7 +28,7 @@ class TextCodes:
         self.codes, self.names = codes(column)
 
     def counts(self, among: Bools | None = None) -> dict[str, int]:
-        """How many rows have each name, most first."""
+        """Number of rows per name, largest first."""
         codes = self.codes if among is None else self.codes[among]
         counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
         order = np.argsort(-counts, kind="stable")
@@ -36,7 +36,7 @@ class TextCodes:
 
 
 def has_one_each(names: TextCodes, values: TextCodes, among: Bools) -> bool:
-    """Whether each of several names goes with one value only, as agents that have a model of their own."""
+    """Whether there are several names and each occurs with one value only, such as one model per agent."""
     if len(names.names) < 2:
         return False
     width = len(values.names) + 1
@@ -55,6 +55,7 @@ class Range:
 
     @property
     def is_unit(self) -> bool:
+        """Whether the range is [0, 1]."""
         return self.low == 0 and self.high == 1
 
     @property
@@ -67,7 +68,7 @@ class Range:
 
 
 def ends_of(values: Floats) -> tuple[float, float]:
-    """The lowest and the highest value, ignoring a few strays that would squeeze all others together."""
+    """The lowest and the highest value, ignoring a few outliers that would compress the scale."""
     for limit in (LARGE, 1.0):
         inside = np.abs(values) <= limit
         few = len(values) - int(inside.sum())

@@ -38,19 +38,19 @@ SPREAD = 400
 FEW_LEVELS = 16
 
 TOGETHER = 8
-"""Number columns read at a time."""
+"""Number columns read per batch."""
 
 UNRECORDED = 0.9
-"""An agent with at least this share of empty answers records none."""
+"""An agent with at least this share of empty answers counts as one that records no output."""
 
 LEAST_UNRECORDED = 5
-"""Rollouts of an agent from which that can be said, unless the run has no others."""
+"""Fewest rollouts of an agent to conclude that, unless the run has no others."""
 
 SOME_WHOLE = 0.2
 """If at least this share of tasks has the largest group size, that size counts as the number asked for."""
 
 MOST_NUMBERED = 4
-"""Rollout numbers beyond this many times the usual group size run on from task to task."""
+"""Rollout numbers above this multiple of the usual group size are counted on from task to task, not per task."""
 
 FAMILIES = frozenset(
     {
@@ -58,7 +58,7 @@ FAMILIES = frozenset(
         "language", "level", "source", "split", "subject", "subset", "subtask", "task_type", "topic", "type",
     }
 )  # fmt: skip
-"""Text fields that name families of tasks. Other texts may be part of the verdict, and then explain it perfectly."""
+"""Text fields that name task families. Other text fields may be part of the verdict, and would then explain it perfectly."""
 
 
 class Evidence:
@@ -87,11 +87,11 @@ class Evidence:
         self.n = len(self.row)
         self.texts = Texts(source)
         self.shared: dict[str, Any] = {}
-        """Results that one check computed and another may use."""
+        """Results cached by one check for use by others."""
 
     @property
     def index(self) -> Any:
-        """The index itself, for a check of your own; None for a run made in memory."""
+        """The index itself, for user-defined checks; None for an in-memory run."""
         return self.source if hasattr(self.source, "connection") else None
 
     @property
@@ -102,7 +102,7 @@ class Evidence:
 
     @cached_property
     def order(self) -> Ints:
-        """Positions sorted by task; within a task in the order of the file."""
+        """Positions sorted by task; within a task in file order."""
         if self.n and bool((np.diff(self.task_id) >= 0).all()):
             return np.arange(self.n)
         return np.argsort(self.task_id, kind="stable")
@@ -133,7 +133,7 @@ class Evidence:
 
     @cached_property
     def task_ids(self) -> Ints:
-        """The task of each group."""
+        """The task number of each group."""
         return self.task_id[self.order[self.starts]]
 
     @cached_property
@@ -156,7 +156,7 @@ class Evidence:
         )
 
     def per_group(self, chosen: Bools) -> Ints:
-        """How many of the chosen rollouts each task has."""
+        """Number of selected rollouts per task."""
         return np.bincount(self.group[chosen], minlength=self.groups)
 
     @cached_property
@@ -186,6 +186,7 @@ class Evidence:
 
     @cached_property
     def judged(self) -> Bools:
+        """Mask of rollouts with a finite reward."""
         return np.isfinite(self.reward)
 
     @cached_property
@@ -199,7 +200,7 @@ class Evidence:
 
     @cached_property
     def levels(self) -> Floats:
-        """The distinct rewards, at most 1,000 of them looked for."""
+        """The distinct rewards, up to 1,000 of them."""
         if not self.judged_n:
             return np.zeros(0)
         first = distinct(self.values[:20_000])
@@ -212,15 +213,17 @@ class Evidence:
 
     @property
     def is_binary(self) -> bool:
+        """Whether at most two distinct rewards occur."""
         return len(self.levels) <= 2
 
     @property
     def is_continuous(self) -> bool:
+        """Whether more than 20 distinct rewards occur."""
         return len(self.levels) > 20
 
     @cached_property
     def range(self) -> Range:
-        """Declared, else [0, 1], else [-1, 1], else what was observed, a few outliers aside."""
+        """Reward range: declared, else [0, 1], else [-1, 1], else the observed range without a few outliers."""
         if self.about.declared is not None:
             return Range(*self.about.declared, is_declared=True)
         if not self.judged_n:
@@ -238,7 +241,7 @@ class Evidence:
         return np.clip(self._scale(self.reward), 0.0, 1.0)
 
     def _scale(self, values: Floats) -> Floats:
-        """Values scaled to the reward range; in halves, since the width of a huge range overflows."""
+        """Values scaled to the reward range. Computed in halves, because the width of a huge range overflows."""
         scaled: Floats = (values / 2 - self.range.low / 2) / (self.range.high / 2 - self.range.low / 2)
         return scaled
 
@@ -258,10 +261,11 @@ class Evidence:
 
     @cached_property
     def succeeded(self) -> Bools:
+        """Mask of rollouts whose scaled reward reaches `success_at`."""
         return np.nan_to_num(self.scaled, nan=-1.0) >= self.success_at
 
     def mean_of(self, values: Floats, among: Bools, *, is_share: bool = False) -> Estimate:
-        """The mean over the chosen rollouts, with an interval that respects groups."""
+        """Mean over the selected rollouts, with an interval clustered by task."""
         sums = np.bincount(self.group[among], weights=values[among].astype(np.float64), minlength=self.groups)
         return clustered_mean(sums, self.per_group(among), is_share=is_share, level=0.99)
 
@@ -283,24 +287,24 @@ class Evidence:
 
     @cached_property
     def fifths(self) -> Ints:
-        """How many scaled rewards lie in each fifth of the range; the last one has its upper end."""
+        """Number of scaled rewards in each fifth of the range; the last fifth includes its upper end."""
         return np.asarray(self.tenths.reshape(5, 2).sum(axis=1), dtype=np.int64)
 
     @cached_property
     def tenths(self) -> Ints:
-        """How many scaled rewards lie in each tenth of the range; the last one has its upper end."""
+        """Number of scaled rewards in each tenth of the range; the last tenth includes its upper end."""
         tenth_of_row = np.minimum((self.scaled[self.judged] * 10 + 1e-9).astype(np.int64), 9)
         return np.bincount(tenth_of_row, minlength=10)
 
     @cached_property
     def by_reward(self) -> Ints:
-        """Judged positions by task, and within a task by reward."""
+        """Judged positions sorted by task, and within a task by reward."""
         positions = self.order[self.judged[self.order]]
         return positions[np.lexsort((self.reward[positions], self.group[positions]))]
 
     @cached_property
     def answer_code(self) -> Ints:
-        """A code per (task, answer): equal where both are equal."""
+        """A code per (task, answer): equal answers to the same task share a code."""
         mixed = self.answer_hash.view(np.uint64) ^ (
             self.group.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         )
@@ -312,12 +316,12 @@ class Evidence:
 
     @cached_property
     def other_rewards(self) -> Mapping[str, Floats]:
-        """Rewards by verifiers whose verdicts do not count, by position; NaN for none."""
+        """Rewards of verifiers whose verdicts do not count, by position; NaN where missing."""
         return self.source.other_rewards()
 
     @property
     def probe(self) -> ProbeOutcome | None:
-        """The last probe, if it was of the version of the verifier that judged the run."""
+        """The last probe, if it tested the verifier version that judged the run."""
         probe, versions = self.about.probe, self.fingerprint.names
         is_other = probe is not None and probe.fingerprint and versions and probe.fingerprint not in versions
         return None if is_other else probe
@@ -325,11 +329,11 @@ class Evidence:
     # Other columns
 
     def number(self, name: str) -> Floats:
-        """A number column of the rows' own fields."""
+        """A number column from the rows' own fields."""
         return next(self.each_number([name]))[1]
 
     def each_number(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
-        """Number columns one by one, read a few at a time and not kept: a run may have hundreds."""
+        """Number columns one by one, read in small batches and not cached: a run may have hundreds."""
         for first in range(0, len(names), TOGETHER):
             columns = _columns(self.source, names[first : first + TOGETHER])
             for name in list(columns):
@@ -370,21 +374,21 @@ class Evidence:
 
     @property
     def filled(self) -> Bools:
-        """Groups that were to be whole: all of them, but of an adaptive run only those that its rule did not stop early."""
+        """Groups that should be complete: all of them; in an adaptive run, those that its rule did not stop early."""
         design = self.about.design
         return np.ones(self.groups, dtype=np.bool_) if design is None else self.sizes >= design.whole
 
     @property
     def is_samples_certain(self) -> bool:
-        """The manifest says how many rollouts each task was to have, or most tasks have that many."""
+        """Whether the manifest gives the number of rollouts per task, or most tasks have that many."""
         return self.about.samples is not None or bool((self.sizes == self.samples).mean() > 0.5)
 
     def read(self, positions: Ints | Sequence[int]) -> list[SampledText]:
-        """The text of these rollouts; a check may ask for a few hundred."""
+        """The text of these rollouts; intended for a few hundred."""
         return self.texts.read(self.row[positions].tolist(), self.task_id[positions].tolist())
 
     def draw(self, among: Bools | Ints, count: int) -> Ints:
-        """A seeded random sample of at most `count` of the chosen positions."""
+        """A seeded random sample of at most `count` of the selected positions."""
         positions = _positions(among)
         if len(positions) <= count:
             return positions
@@ -399,7 +403,7 @@ class Evidence:
 
     @cached_property
     def spread(self) -> Ints:
-        """Positions spread evenly over the file, for checks that read text to look for anything odd."""
+        """Positions spread evenly over the file, for checks that search text for anomalies."""
         return distinct(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
 
     @cached_property
@@ -425,7 +429,7 @@ class Evidence:
         ]
 
     def family(self, field: str) -> TextCodes:
-        """A text field as families."""
+        """A text field used as task families."""
         if field in self.source.texts:
             return TextCodes(self.source.table([field])[field])
         names = self.source.task_table(["task", field])
@@ -439,7 +443,7 @@ class Evidence:
         return family
 
     def verify(self, words: str, instead: str = "--limit 5") -> str:
-        """A `verify` command; where no row names its verifier, a `show` command."""
+        """A `verify` command for the user; a `show` command if no row names its verifier."""
         name = next(iter(self.verifier.counts()), None)
         if name is None:
             return f"rollforge show {self.name} {instead}"
@@ -453,12 +457,14 @@ class Evidence:
 
     @property
     def status(self) -> str:
-        """A command that shows what became of the rollouts asked for."""
+        """A command that shows the fate of the requested rollouts."""
         return f"rollforge {'metrics' if self.about.samples is None else 'status'} {self.name}"
 
     @cached_property
     def mixed_positions(self) -> Ints:
-        """Judged rollouts of tasks whose rewards differ, of a few thousand tasks: enough for a correlation within ± 0.02."""
+        """Judged rollouts of tasks with different rewards, limited to a few thousand tasks: enough for a correlation within ±
+        0.02.
+        """
         useful = np.flatnonzero(np.nan_to_num(self.profile.std) > 0)
         chosen = np.zeros(self.groups, dtype=np.bool_)
         chosen[self.draw(useful, MIXED_TASKS)] = True
@@ -467,7 +473,7 @@ class Evidence:
     # Places
 
     def lines(self, among: Bools | Ints) -> list[Location]:
-        """Offending rollouts, with their lines."""
+        """Locations of offending rollouts, with their lines."""
         positions = _positions(among)
         return [
             {
@@ -479,19 +485,19 @@ class Evidence:
         ]
 
     def tasks(self, groups: Ints | Bools) -> list[Location]:
-        """Offending tasks."""
+        """Locations of offending tasks."""
         numbers = _positions(groups)
         return [{"task": int(task)} for task in self.task_ids[numbers[: self.places_limit]].tolist()]
 
 
 def _columns(source: EvidenceSource, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Columns to be popped one by one, so that a run is never held twice in memory."""
+    """Columns to pop one by one, so that a run is never in memory twice."""
     table = source.table(names)
     return {name: table[name] for name in names}
 
 
 def _positions(chosen: Bools | Ints) -> Ints:
-    """Positions, whether they come as such or as flags."""
+    """Positions, from positions or from a boolean mask."""
     if chosen.dtype == np.bool_:
         return np.flatnonzero(chosen)
     return np.asarray(chosen, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Where checks get their evidence: the columns and texts of a run, and facts about how it was made."""
+"""The source of a check's evidence: columns and texts of a run, and facts about how it was made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EvidenceSource(Protocol):
 
     @property
     def whole_numbers(self) -> frozenset[str]:
-        """Number columns without a missing value, known without reading them."""
+        """Number columns without missing values, determined without reading them."""
 
     @property
     def texts(self) -> Sequence[str]:
@@ -37,16 +37,16 @@ class EvidenceSource(Protocol):
         """Text columns of the tasks as sent."""
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        """These columns, in the order of the file."""
+        """Table with these columns, in file order."""
 
     def task_table(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of the tasks as sent."""
+        """Table with these columns of the tasks as sent."""
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
-        """The lines of these rows."""
+        """Raw lines of these rows."""
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, RowJson]]:
-        """The tasks as sent, for those the run has."""
+        """These tasks as sent, as far as the run has them."""
 
     def other_rewards(self) -> Mapping[str, Floats]:
         """Rewards of verifiers whose verdicts do not count: verifier → one value per row of `table`, NaN for none."""
@@ -67,7 +67,7 @@ class ProbeOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Facts about a run that its rollouts do not hold."""
+    """Facts about a run that are not in its rollouts."""
 
     name: str = "RUN"
     """The run as commands name it."""
@@ -76,36 +76,36 @@ class About:
     model: str | None = None
     """The model asked for."""
     expected: int | None = None
-    """Rollouts that were asked for; None when nothing says so."""
+    """Number of requested rollouts; None if nothing records it."""
     samples: int | None = None
     is_running: bool = False
     rejected_lines: int = 0
     noted: Sequence[tuple[int, str]] = ()
-    """(line, reason) of odd rows that count nevertheless."""
+    """(line, reason) of odd rows that still count."""
     duplicates: int = 0
     duplicate_locations: Sequence[Location] = ()
     declared: tuple[float, float] | None = None
     """The reward range that the verifier or the user declared."""
     failed_tasks: Sequence[int] = ()
-    """The task of each rollout that failed and was never made, where a file of failures says so."""
+    """The task of each rollout that finally failed, if a failures file exists."""
     where: str | None = None
     """The --where condition, when only some rollouts are checked."""
     verifier_failures: str = ""
-    """Why the verifier failed, in words, where the failures file says so."""
+    """Why the verifier failed, as text, if the failures file says so."""
     suspect: SuspectWindow | None = None
-    """The window that `collect` marked when its own detectors tripped."""
+    """The window that `collect` marked when its live detectors tripped."""
     probe: ProbeOutcome | None = None
     """None when the verifier was never probed."""
     is_collected: bool = False
-    """There is a manifest: rollforge collected the run."""
+    """Whether rollforge collected the run: a manifest exists."""
     open_programs: bool = False
-    """The agents were programs that ran without a sandbox (`--sandbox off`)."""
+    """Whether the agents were programs without a sandbox (`--sandbox off`)."""
     logprobs: bool = False
-    """Log-probabilities were asked for."""
+    """Whether log-probabilities were requested."""
     timed_out: Sequence[int] = ()
-    """The task of each attempt that ended in a time-out."""
+    """The task of each attempt that timed out."""
     timeout_s: float | None = None
     design: SamplingDesign | None = None
     """How the tasks of an adaptive run were sampled; None for a uniform one."""
     labels: LabelRates | None = None
-    """What people's labels say about the verdicts; None when there are no labels."""
+    """How people's labels agree with the verdicts; None without labels."""

@@ -21,15 +21,17 @@ Recipe = Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"]
 RECIPES: tuple[Recipe, ...] = ("sft", "dpo", "kto", "rm", "ppo", "grpo")
 
 CERTAINTY = 0.99
-"""Coverage of every interval that a finding's level depends on."""
+"""Confidence level of every interval that a finding's level depends on."""
 
 Z = normal_quantile((1 + CERTAINTY) / 2)
 
 SAMPLE = 10
-"""A run with fewer than this many times the rollouts that a recipe wants is a sample: too few of something proves nothing."""
+"""A run with fewer than this multiple of the rollouts that a recipe wants is a sample: too few rollouts prove nothing."""
 
 Location = dict[str, int | float | str | None]
-"""Where in a run: `task`, `rollout` and `line` of a rollout, `task` alone, or the ends of a stretch (`first_line`, `last_line`)."""
+"""A location in the run: `task`, `rollout` and `line` of a rollout; `task` alone; or the ends of a stretch (`first_line`,
+`last_line`).
+"""
 
 
 class Finding(msgspec.Struct, kw_only=True):
@@ -39,23 +41,23 @@ class Finding(msgspec.Struct, kw_only=True):
     text: str
     """One sentence, with the numbers."""
     id: str = ""
-    """The check's id; `Check.run` fills it in."""
+    """The check's id, filled in by `Check.run`."""
     area: str = ""
     value: float | None = None
     threshold: float | None = None
     n: int | None = None
-    """What the value is over."""
+    """Number of observations behind the value."""
     interval: list[float] | None = None
     where: list[Location] = []
     """Offending tasks or lines."""
     next: str = ""
-    """What to do about it: a command that works when pasted, where there is one."""
+    """The next step: a command that works when pasted, if there is one."""
     is_incomplete: bool = False
-    """The run is too incomplete to say more."""
+    """Whether the run is too incomplete for a conclusion."""
     needs_more: bool = False
-    """More rollouts of the same kind would make the run fit; until then the verdict is "not yet"."""
+    """Whether more rollouts of the same kind would make the run fit; until then the verdict is "not yet"."""
     is_final: bool = False
-    """No further rollouts of the same kind would make the run fit for this recipe."""
+    """Whether no number of further rollouts of the same kind would make the run fit for this recipe."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Share:
         return [round(self.low, 6), round(self.high, 6)]
 
     def level_above(self, *, warning: float, error: float) -> Level | None:
-        """How bad it is that the share is high: an error only when the whole interval is above the limit."""
+        """Level of a share that should be low: an error only when the whole interval is above the limit."""
         if not self.count:
             return None
         if self.low > error:
@@ -86,7 +88,7 @@ class Share:
         return "note" if self.value > warning else None
 
     def level_below(self, *, warning: float, error: float) -> Level | None:
-        """How bad it is that the share is low: an error only when the whole interval is below the limit."""
+        """Level of a share that should be high: an error only when the whole interval is below the limit."""
         if self.high < error:
             return "error"
         if self.value < error or self.high < warning:
@@ -104,7 +106,7 @@ def share(count: float, n: float, *, independent: float | None = None) -> Share:
 
 
 def more_needed(value: float, limit: float, n: float) -> int | None:
-    """How many more rollouts let the interval clear the limit, if the share stays what it is; None if none do."""
+    """How many more rollouts bring the interval clear of the limit, if the share stays the same; None if no number does."""
     gap = abs(value - limit)
     if gap < 1e-9 or n <= 0:
         return None
@@ -113,7 +115,7 @@ def more_needed(value: float, limit: float, n: float) -> int | None:
 
 
 def settle_text(estimate: Share, level: Level | None, limit: float) -> str:
-    """A clause on how many more rollouts would settle it; empty when it is settled."""
+    """A clause on how many more rollouts would settle the question; empty when it is settled."""
     if level != "warning" or estimate.low > limit or estimate.high < limit:
         return ""
     more = more_needed(estimate.value, limit, estimate.n)

@@ -17,21 +17,21 @@ from rollforge.checks.building_blocks.finding import Location
 from rollforge.statistics.stats import Floats, Ints
 
 LEAST_TASKS = 8
-"""Fewer tasks show no order."""
+"""Fewest tasks from which an order can be detected."""
 
 STRONG_Z, WEAK_Z = (2.6, 4.0), (1.645, 2.0)
 """z scores for "tasks are sorted" and "answers have another length". One shuffled run in 200 looks sorted by the strong limit,
 one in 20 by the weak one."""
 
 DRIFT_Z, DRIFT_SURE = 1.0, 1.645
-"""z from which a drift counts as real, and the one-sided bound at its end."""
+"""z score from which a drift counts as real, and the one-sided z of the bound at its end."""
 
 LENGTH_SHIFT = 0.15
-"""How far P(longer) must be from 0.5 when answers of two stretches are compared."""
+"""Minimal distance of P(longer) from 0.5 when answers of two stretches are compared."""
 
 
 def timed(run: Evidence) -> Ints:
-    """Judged positions in the order of time."""
+    """Judged positions in time order."""
     if "timed" not in run.shared:
         run.shared["timed"] = run.in_time[run.judged[run.in_time]]
     positions: Ints = run.shared["timed"]
@@ -47,7 +47,7 @@ def when(run: Evidence, position: int) -> str:
 
 
 def location_of(run: Evidence, first: int, last: int) -> Location:
-    """A stretch of the run, for a finding."""
+    """A stretch of the run as a finding's location."""
     return {
         "first_line": int(run.line[first]),
         "last_line": int(run.line[last]),
@@ -58,15 +58,15 @@ def location_of(run: Evidence, first: int, last: int) -> Location:
 
 
 def width_around(run: Evidence) -> int:
-    """Rollouts on either side that a stretch is compared with: near ones, because tasks may be sorted by difficulty."""
+    """Number of rollouts on either side to compare a stretch with: near ones, because tasks may be sorted by difficulty."""
     return max(400, 100 * run.samples)
 
 
 def honest_reason(run: Evidence, inside: Ints, before: Ints, after: Ints, *, is_weak: bool = False) -> str:
-    """Why the rollouts inside may differ from those before and after, without a fault.
+    """An innocent reason why rollouts inside a stretch differ from those around it; empty if there is none.
 
     Args:
-        is_weak: the accusation itself proves little, so that slighter signs of a reason are enough.
+        is_weak: the evidence of a fault is weak, so weaker signs of an innocent reason suffice.
     """
     sorted_z, length_z = WEAK_Z if is_weak else STRONG_Z
     falls = bool(run.scaled[inside].mean() < 0.5)
@@ -82,7 +82,7 @@ def honest_reason(run: Evidence, inside: Ints, before: Ints, after: Ints, *, is_
 
 
 def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
-    """Whether exactly the rollouts inside are of one agent or one family of tasks."""
+    """Whether exactly the rollouts inside the stretch belong to one agent or one family of tasks."""
     for kind in ("agent", *run.family_fields):
         names = run.agent if kind == "agent" else run.family(kind)
         codes = names.codes[inside]
@@ -96,7 +96,7 @@ def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
 
 
 def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str:
-    """Whether tasks get steadily harder (or easier, when not `falls`) along these rollouts, the last of which are nearest.
+    """Whether tasks get steadily harder along these rollouts (easier if `falls` is False); the last ones are next to the stretch.
 
     Sorted tasks end in a stretch of equal rewards without any fault. A side on which all tasks score the same is inconclusive.
     """
@@ -109,7 +109,7 @@ def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str
 
 
 def most_at_end(means: Floats, positions: Floats) -> float:
-    """Upper bound for a task at the last position, extrapolating a drift over positions even if it may be chance.
+    """Upper bound for a task at the last position, extrapolating the drift over positions even if it is not significant.
 
     A drift too weak to prove that tasks are sorted still weakens the accusation.
     """
@@ -143,7 +143,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def other_lengths(run: Evidence, inside: Ints, around: Ints, length_z: float) -> str:
-    """Whether answers inside are much longer or shorter: then the tasks, or the model, changed, and not only the verdicts."""
+    """Whether answers inside are much longer or shorter: then tasks or model changed too, not only the verdicts."""
     one, other = (part[~np.isnan(run.answer_chars[part])] for part in (around, inside))
     if not len(one) or not len(other):
         return ""

@@ -1,13 +1,13 @@
 """Detectors of broken verification that watch verdicts as they arrive, at constant cost per rollout.
 
-A verifier that fails on everything trips at once. Otherwise one signal turns the light yellow and two independent ones trip,
-because tasks sorted by difficulty, a slow disk or a cache trigger any single one now and then. A tripped detector marks a window
-to be judged again; it never drops rollouts.
+A verifier that fails on everything trips at once. Otherwise one signal is a warning ("yellow") and two independent signals trip,
+because sorted tasks, a slow disk or a cache occasionally cause any single one. A tripped detector marks a window to be judged
+again; it never drops rollouts.
 
-Two signals count as independent only because what moves both is taken out. The samples of one task are alike, so a fall of rewards
-must span more tasks than chance brings. Wrong answers may take longer to judge, so a duration is compared with those of equal
-reward. The last rollouts of a run arrive sorted by how long they took, so durations do not count once nothing more is started. A
-loaded machine slows any verifier, so durations do not count either while the low rewards go to answers that look wrong.
+Two signals count as independent only after common causes are removed. Samples of one task are correlated, so a fall of rewards
+must span more tasks than chance explains. Wrong answers may take longer to judge, so a duration is compared with those of equal
+reward. The last rollouts of a run arrive sorted by how long they took, so durations are ignored once no more rollouts are
+started. A loaded machine slows any verifier, so durations are also ignored while low rewards go to answers that look wrong.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ Light = Literal["green", "yellow", "red"]
 Signal = Literal["rewards", "latency", "failures", "consistency", "extraction", "undeserved"]
 
 LEAST_TASKS = 20
-"""Fewest tasks in a stretch of equal rewards."""
+"""Fewest tasks in a suspicious stretch of equal rewards."""
 LOW_TASKS, MOST_LOW_TASKS = 10, 100
 """Fewest tasks over which the mean reward must stay low, and the most that are counted."""
 LEAST_RATE = 0.01
 """A working verifier is assumed to reward at least one rollout in a hundred."""
 SURE = 1e-6
 RARE = 1e-5
-"""Chance of that many hard tasks in a row below which rewards have fallen."""
+"""Rewards have fallen when that many hard tasks in a row are less likely than this."""
 FAST, SLOW = 0.05, 0.002
 """Weights of the newest value in the fast and slow moving averages."""
 WARM = 50
 TIMES = math.log(5.0)
-"""The factor by which verification must become slower or faster, as a logarithm."""
+"""Logarithm of the factor by which verification must become slower or faster."""
 CALM = 0.2
-"""A fall of the mean reward, or a share of `TIMES`, that counts as calm."""
+"""A fall of the mean reward (or a fraction of `TIMES`) below this counts as calm."""
 REMEMBERED = 8192
 NEIGHBOURS = 400
 FEWEST_LOOKS = 20
-"""Low rewards whose answers must have been compared with the expected ones before that explains them."""
+"""Low-reward answers that must have been compared with the expected answers before wrong answers explain a fall."""
 FEWEST_FAILURES, NEARLY_ALL = 20, 0.9
-"""So many failures, and this share of all verdicts, trip by themselves."""
+"""This many failures, if they are also this share of all verdicts, trip on their own."""
 EVERY = 64
 LAST_MOMENT = 253_402_300_799.0
 """The end of the year 9999."""
 
 
 class SuspectWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of rollouts whose rewards the detectors do not trust. The rollouts stay in the run."""
+    """A stretch of rollouts whose rewards the detectors distrust. The rollouts stay in the run."""
 
     first_at: float | None = None
     last_at: float | None = None
     rollouts: int = 0
     value: float | None = None
-    """The reward they all have, if the last stretch was of equal ones."""
+    """The common reward of the stretch, if it tripped on equal rewards."""
     reason: str = ""
     signals: dict[str, str] = {}
 
@@ -93,7 +93,7 @@ class Watch:
         self.tripped = False
         self.reason = ""
         self.signals: dict[Signal, str] = {}
-        """The current signals, each with a sentence."""
+        """Current signals → a sentence for each."""
         self._value = math.nan
         self._length = 0
         self._tasks: set[int] = set()
@@ -104,19 +104,19 @@ class Watch:
         self._first_at = self._last_at = 0.0
         self._first_seen = 0
         self._calm_at, self._calm_seen = 0.0, 0
-        """When there was last no signal."""
+        """Time and rollout number of the last moment without a signal."""
         self._pace = 0.0
-        """Fast average of how far durations are from the usual one, as a logarithm."""
+        """Fast moving average of log(duration / usual duration)."""
         self._usual, self._usual_n = [0.0, 0.0], [0, 0]
-        """Slow average of the logarithm of durations, of low and of high rewards, and how many they are over."""
+        """Slow moving averages of log durations, separate for low and high rewards, and their counts."""
         self._is_draining = False
         self._fail_fast = self._fail_slow = 0.0
         self._reward_fast = self._reward_slow = 0.0
         self._drop_low, self._drop_high = math.inf, -math.inf
         self._low_tasks: set[int] = set()
-        """Tasks judged since the mean reward became low; counted up to `MOST_LOW_TASKS`."""
+        """Tasks judged since the mean reward fell, counted up to `MOST_LOW_TASKS`."""
         self._low_looked = self._low_looks_right = 0
-        """Answers with a low reward since then, and how many of them end in the expected one."""
+        """Low-reward answers compared since the mean fell, and how many of them end in the expected answer."""
         self._empties = self._empties_rewarded = 0
         self._known: dict[tuple[int, int], float] = {}
         self._repeats = self._repeats_differ = 0
@@ -125,6 +125,7 @@ class Watch:
 
     @property
     def light(self) -> Light:
+        """red: tripped; yellow: some signal; green: no signal."""
         return "red" if self.tripped else "yellow" if self.signals else "green"
 
     def observe(
@@ -140,7 +141,7 @@ class Watch:
         is_draining: bool = False,
         looks_right: Callable[[], bool | None] | None = None,
     ) -> None:
-        """One rollout was judged, or could not be.
+        """Record one verdict or verifier failure.
 
         Args:
             at: when it was judged, for the window that is marked.
@@ -188,7 +189,7 @@ class Watch:
             self._judge()
 
     def settle(self, task: int) -> None:
-        """Every rollout of this task has arrived: forget it."""
+        """Every rollout of this task has arrived: drop its state."""
         self._tasks.discard(task)
 
     def window(self) -> SuspectWindow:
@@ -242,7 +243,9 @@ class Watch:
             self._usual[kind] += weight * (logarithm - self._usual[kind])
 
     def _slow_weight(self, total: int, count: int) -> float:
-        """Weight of the newest value in a slow average: a plain mean at first; small while rewards are low, to remember before."""
+        """Weight of the newest value in a slow average: a plain mean at first; small while rewards are low, to preserve the
+        earlier level.
+        """
         if self._low_tasks:
             return SLOW / 10
         return SLOW if total > 500 else 1.0 / count
@@ -349,7 +352,7 @@ class Watch:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether rewards ever differed; if not, there is no earlier level to compare with."""
+        """Whether rewards have differed so far; without that there is no earlier level for comparison."""
         return self._drop_low < self._drop_high
 
     def _latency_text(self) -> str:
@@ -380,7 +383,9 @@ class Watch:
         return f"{self._empties_rewarded:,} of {self._empties:,} empty answers were rewarded"
 
     def _extraction_text(self) -> str:
-        """Whether rewards do not follow the answers: low ones for right answers, or the only one for right and wrong alike."""
+        """A sentence if rewards do not follow the answers: right answers get low rewards, or right and wrong ones get the same;
+        else empty.
+        """
         is_low = self._value <= (self._drop_low if self._has_moved else 0.0)
         right, looked = self._looks_right, self._looked
         if self._has_moved and (not is_low or looked < self._low_looked):
@@ -395,5 +400,5 @@ class Watch:
 
 
 def _is_often(count: int, n: int) -> bool:
-    """Whether the share is surely above a tenth."""
+    """Whether the share is above a tenth with confidence."""
     return share(count, n).low > 0.1

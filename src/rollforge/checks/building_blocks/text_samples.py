@@ -1,4 +1,4 @@
-"""The text of a few rollouts: the only place where a check touches text, within a fixed budget.
+"""Reads the text of a few rollouts for checks, within a fixed budget; no other code of a check reads text.
 
 Nothing is cached: most checks sample rollouts of their own.
 """
@@ -18,19 +18,19 @@ from rollforge.statistics.stats import LARGEST
 from rollforge.store.reading import UNREADABLE
 
 BUDGET = 400
-"""Rollouts whose text one check may read."""
+"""Most rollouts whose text one check may read."""
 
 EXPECTED = ("expected_answer", "answer", "ground_truth", "gold", "target", "label", "solution", "expected")
 """Task fields that hold the right answer, by the names people use."""
 
 METADATA = ("verifier_metadata", "metadata", "reward_model", "extra_info")
-"""Task fields that hold such fields in turn."""
+"""Task fields whose objects can contain such answer fields."""
 
 EXTRACTED = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer")
-"""Row fields that hold what the verifier took for the answer."""
+"""Row fields that hold the answer as the verifier extracted it."""
 
 LONGEST_EXPECTED = 60
-"""A longer right answer is a text of its own: whether it is contained says little."""
+"""Expected answers longer than this are prose: whether a text contains them says little."""
 
 
 class TextSource(Protocol):
@@ -114,7 +114,7 @@ class SampledText:
 
     @property
     def tools(self) -> list[str] | None:
-        """Names of the tools offered; None when the row does not say."""
+        """Names of the offered tools; None when the row does not record them."""
         tools = self._params.get("tools")
         return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
 
@@ -125,14 +125,14 @@ class SampledText:
 
     @property
     def input_tokens(self) -> float | None:
-        """Tokens of the request, as the server counted them."""
+        """Input tokens of the request, as counted by the server."""
         usage = self._response.raw.get("usage")
         count = usage.get("input_tokens") if isinstance(usage, dict) else None
         return float(count) if isinstance(count, int) and 0 < count < 1 << 53 else None
 
     @property
     def has_params(self) -> bool:
-        """The row holds the request."""
+        """Whether the row holds the request."""
         return bool(self._params)
 
     def sampling(self, name: str) -> object:
@@ -141,7 +141,7 @@ class SampledText:
 
     @property
     def ends_badly(self) -> bool:
-        """The response reports an error, or its last item is a tool call without a result."""
+        """Whether the response reports an error, or its last item is a tool call without a result."""
         raw, output = self._response.raw, self._response.output
         if raw.get("error") or raw.get("status") == "failed":
             return True
@@ -163,20 +163,20 @@ class SampledText:
 
     @property
     def asked(self) -> str | None:
-        """The model that the request named."""
+        """The model named in the request."""
         model = self._params.get("model")
         return model if isinstance(model, str) else None
 
     @property
     def trajectory(self) -> bytes:
-        """All that model and tools said and did, without the ids that differ from sample to sample."""
+        """All output of model and tools, without the ids that differ between samples."""
         compared_keys = ("type", "role", "name", "arguments", "output", "content")
         items = [{name: item.get(name) for name in compared_keys} for item in self._response.output]
         return msgspec.json.encode(items, order="deterministic")
 
     @property
     def recorded(self) -> tuple[str | None, float | None]:
-        """Who judged the rollout when it was collected, and the reward then."""
+        """The verifier and the reward recorded when the rollout was collected."""
         own, reward = self._row.get(OWN_KEY), self._row.get("reward")
         name = own.get("verifier") if isinstance(own, dict) else None
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= LARGEST:
@@ -185,7 +185,7 @@ class SampledText:
 
     @property
     def extracted(self) -> str | None:
-        """What the verifier took for the answer, empty for nothing; None when the row has no such field."""
+        """The answer that the verifier extracted, empty if it extracted none; None when the row has no such field."""
         for name in EXTRACTED:
             if name in self._row:
                 value = self._row.get(name)
@@ -194,7 +194,7 @@ class SampledText:
 
     @cached_property
     def expected(self) -> str | None:
-        """The right answer, as the task says it, else the row."""
+        """The expected answer: from the task, else from the row."""
         return expected_answer(self._task) or expected_answer(self._row)
 
 
@@ -206,7 +206,7 @@ class Texts:
         self._fields_by_task: dict[int, RowJson] = {}
 
     def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[SampledText]:
-        """The text of these rows, whose tasks are given beside them."""
+        """The text of these rows; `tasks` holds the task of each."""
         self._load_tasks(tasks)
         lines = self._source.read(rows)
         return [
@@ -241,7 +241,7 @@ def _sample(line: bytes, task: RowJson) -> SampledText:
 
 
 def _read_row(line: bytes) -> Any:
-    """The decoded fields of a row; a row that does not match the schema is decoded whole, since only part of it may be odd."""
+    """The decoded fields of a row. A row that does not match the schema is decoded as a whole, since only part of it may be odd."""
     try:
         return _usual_row(line)
     except msgspec.ValidationError:
@@ -249,7 +249,7 @@ def _read_row(line: bytes) -> Any:
 
 
 def _with_flat_output(response: ResponseJson) -> ResponseJson:
-    """The response with one list of items: some agents record a list per turn."""
+    """The response with one flat item list; some agents record one list per turn."""
     output = response.get("output")
     if not isinstance(output, list) or not any(isinstance(item, list) for item in output):
         return response
@@ -267,7 +267,7 @@ def _tool_name(tool: object) -> str:
 
 
 def expected_answer(fields: Mapping[str, object]) -> str | None:
-    """The right answer in a task's fields, or in those kept for the verifier, if it is short enough to be looked for."""
+    """The expected answer from a task's fields, or from those kept for the verifier, if it is short enough to search for."""
     for field in METADATA:
         inner = fields.get(field)
         if isinstance(inner, dict) and (answer := expected_answer(inner)):
@@ -283,13 +283,13 @@ def expected_answer(fields: Mapping[str, object]) -> str | None:
 
 
 SHORTEST_PROMPT = 16
-"""Letters and digits from which the repetition of a prompt is no coincidence."""
+"""Fewest letters and digits at which repeating a prompt is no coincidence."""
 
 _OPENING = 100
-"""Characters of the prompt that are compared first."""
+"""Characters of the prompt that are compared first, as a cheap test."""
 
 _FINAL = 160
-"""Characters at the end of an answer that hold its conclusion."""
+"""Characters at the end of an answer that contain its conclusion."""
 
 
 def concludes(answer: str, expected: str) -> bool:
@@ -315,12 +315,12 @@ def _joins_before(before: str) -> bool:
 
 
 def _joins_after(after: str) -> bool:
-    """A letter or digit goes on, or a decimal point or comma with a digit behind it."""
+    """Whether a word continues here: a letter or digit, or a decimal point or comma before a digit."""
     return after[:1].isalnum() or after[:1] == "_" or (after[:1] in (".", ",") and after[1:].isdigit())
 
 
 def repeats(answer: str, prompt: str) -> bool:
-    """Whether the answer is the prompt and hardly anything else."""
+    """Whether the answer repeats the prompt and adds hardly anything."""
     bare_answer = bare(answer)
     if bare(prompt[:_OPENING]) not in bare_answer:
         return False  # cheap: most answers do not repeat even the opening of the prompt
@@ -337,7 +337,7 @@ _ASCII_FORM = bytes(code for code in _ASCII if not chr(code).isalnum())
 
 
 def bare(text: str) -> str:
-    """The text without formatting: case, white space, punctuation and mark-up."""
+    """The text without case, white space, punctuation and mark-up."""
     # On bytes, because nearly all of it is ASCII; every other distinct character is handled once.
     bare_text = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
     for other in set(bare_text.translate(None, _ASCII).decode("utf-8", "surrogatepass")):

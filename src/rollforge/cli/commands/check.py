@@ -24,7 +24,7 @@ _CHECKS = Group("The checks", sort_key=2)
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class GateFlags:
-    """When the gate fails."""
+    """Conditions under which the gate fails."""
 
     fail_on: Annotated[Literal["error", "warning", "never"], Parameter(group=_GATE)] = "error"
     """Lowest level that makes the exit code nonzero."""
@@ -35,7 +35,7 @@ class GateFlags:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
-    """Which checks, with which limits."""
+    """Selection of checks and their limits."""
 
     set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_CHECKS, negative=())] = field(
         default_factory=list

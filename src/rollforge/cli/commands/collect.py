@@ -55,7 +55,7 @@ COMMON = (
 """Flags that `collect -h` shows."""
 
 RUNS_CODE = ("code", "script")
-"""Verifiers that run programs, and so have the option `sandbox`."""
+"""Verifiers that run programs and therefore have the option `sandbox`."""
 
 _MODEL = Group("Model", sort_key=2)
 _VERIFIER = Group("Verifier", sort_key=3)
@@ -63,7 +63,7 @@ _VERIFIER = Group("Verifier", sort_key=3)
 
 @Parameter(name="*", group=Group("Tasks", sort_key=1), negative=())
 class TaskFlags(TaskOptions):
-    """Spelling of the flags about tasks."""
+    """Command-line names of the options about tasks."""
 
     limit: Annotated[int | None, Parameter(alias="-n")]
     samples: Annotated[int, Parameter(alias=["-k", "--num-repeats", "--group-size"])]
@@ -72,7 +72,7 @@ class TaskFlags(TaskOptions):
 
 @Parameter(name="*", group=_MODEL, negative=())
 class ModelFlags(ServerOptions):
-    """Spelling of the flags about the model."""
+    """Command-line names of the options about the model."""
 
     base_urls: Annotated[tuple[str, ...], Parameter(name="--base-url", metavar="URL", show_default=False)]
     api_key_env: Annotated[str, NAMES]
@@ -82,7 +82,7 @@ class ModelFlags(ServerOptions):
 @Parameter(name="*", group=_MODEL)
 @dataclass(frozen=True, kw_only=True)
 class SamplingFlags:
-    """Request parameters that have a flag of their own."""
+    """Request parameters with a dedicated flag."""
 
     temperature: float | None = None
     """Sampling temperature, replacing the rows' own."""
@@ -92,13 +92,13 @@ class SamplingFlags:
     """Longest answer in tokens, replacing the rows' own."""
 
     def overrides(self) -> JsonFields:
-        """Return the parameters that were given."""
+        """Return the parameters that were set."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @Parameter(name="*", group=_VERIFIER, negative=())
 class VerifierFlags(VerifierOptions):
-    """Spelling of the flags about verification."""
+    """Command-line names of the options about verification."""
 
     verifier: str | None
     verifier_options: Annotated[JsonFields, SETTINGS, Parameter(name="--verifier-set")]
@@ -110,7 +110,7 @@ class VerifierFlags(VerifierOptions):
 @Parameter(name="*", group=_VERIFIER, negative=())
 @dataclass(frozen=True, kw_only=True)
 class JudgingFlags:
-    """Flags that set an option of the verifier."""
+    """Flags that set options of the verifier."""
 
     sandbox: Literal["auto", "require", "off"] | None = None
     """For an agent or a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""
@@ -120,7 +120,7 @@ class JudgingFlags:
 
 @Parameter(name="*", group=Group("Agent and tools", sort_key=4), negative=())
 class AgentFlags(RolloutOptions):
-    """Spelling of the flags about agents."""
+    """Command-line names of the options about agents."""
 
     tools: Annotated[tuple[str, ...], Parameter(show_default=False)]
     agent_map: Annotated[tuple[str, ...], Parameter(show_default=False)]
@@ -130,7 +130,7 @@ class AgentFlags(RolloutOptions):
 
 @Parameter(name="*", group=Group("Programs as agents", sort_key=5), negative=())
 class ProgramFlags(ProgramOptions):
-    """Spelling of the flags about programs."""
+    """Command-line names of the options about programs."""
 
     pass_env: Annotated[tuple[str, ...], Parameter(show_default=False)]
     withhold: Annotated[tuple[str, ...], Parameter(show_default=False)]
@@ -141,7 +141,7 @@ class ProgramFlags(ProgramOptions):
 
 @Parameter(name="*", group=Group("Pace and limits", sort_key=5), negative=())
 class PaceFlags(PaceOptions):
-    """Spelling of the flags about pace."""
+    """Command-line names of the options about pace."""
 
     concurrency: Annotated[str, Parameter(alias="-c")]
     request_timeout_s: Annotated[float, SECONDS, Parameter(name="--request-timeout")]
@@ -161,12 +161,12 @@ class ScaleFlags(ExecutorFlags):
 
 @Parameter(name="*", group=Group("Cost", sort_key=6), negative=())
 class CostFlags(CostOptions):
-    """Spelling of the flags about money."""
+    """Command-line names of the options about cost."""
 
 
 @Parameter(name="*", group=Group("Batches", sort_key=8), negative=())
 class BatchFlags(BatchOptions):
-    """Spelling of the flags about batches."""
+    """Command-line names of the options about batches."""
 
     batch_poll_s: Annotated[float, SECONDS, Parameter(name="--batch-poll")]
     read_batch: Annotated[tuple[str, ...], Parameter(show_default=False)]
@@ -174,7 +174,7 @@ class BatchFlags(BatchOptions):
 
 @Parameter(name="*", group=Group("Goal", sort_key=7), negative=())
 class GoalFlags(GoalOptions):
-    """Spelling of the flags about a goal."""
+    """Command-line names of the options about a goal."""
 
     goal: Annotated[str | None, Parameter(metavar="RECIPE=N")]
     band: Annotated[tuple[float, float] | None, BAND]
@@ -324,7 +324,7 @@ def _overrides(by_flag: JsonFields, by_setting: JsonFields) -> JsonFields:
 
 
 def _refuse_unset_key(name: str) -> None:
-    """Refuse a variable that was typed and is not set; only the default may be absent, for servers without keys."""
+    """Refuse a key variable that the user named but did not set; only the default may be unset, for servers without keys."""
     is_typed = any(word.partition("=")[0] == "--api-key-env" for word in sys.argv)
     if is_typed and not os.environ.get(name):
         raise UsageError(
@@ -387,7 +387,7 @@ def _run(
 
 
 async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:
-    """A group verifier judges all samples of a task together, after the last one."""
+    """Judge a collection with a group verifier, which needs all samples of a task and so runs after the last one."""
     import msgspec
 
     from rollforge.steps.verify import Verification, VerifyOptions
@@ -406,7 +406,7 @@ async def _judge_groups(options: CollectOptions, result: CollectResult) -> Colle
 
 
 def _write_batch(options: CollectOptions, json: bool) -> Exit:
-    """Write the requests and say what to do with them."""
+    """Write the batch's request files and print how to submit them."""
     from rollforge.runtime.event_loop import run_async
     from rollforge.steps.collect.batch.batch_step import write_batch
 
@@ -424,7 +424,7 @@ def _write_batch(options: CollectOptions, json: bool) -> Exit:
 
 
 def _rehearse(options: CollectOptions, json: bool) -> Exit:
-    """Print what would be done."""
+    """Print the plan of a dry run."""
     from rollforge.cli.render.collect import print_plan
 
     print_plan(options, json=json)

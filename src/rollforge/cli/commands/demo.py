@@ -37,7 +37,7 @@ _STEPS = (
     ("Make a preference dataset that TRL loads", "prepare dpo {run} -o {data} --to trl"),
     ("One file to look at, and to send", "report {run} -o {report}"),
 )
-"""What is shown, and the command; commands that are not there are left out."""
+"""Heading and command of every step; commands that are not installed are skipped."""
 
 
 def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(negative=())] = False) -> Exit:

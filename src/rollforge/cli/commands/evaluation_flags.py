@@ -26,7 +26,7 @@ _EVAL = Group("Evaluation", sort_key=1)
 
 @Parameter(name="*", group=_EVAL, negative=())
 class EvalFlags(EvalSettings):
-    """Spelling of the flags about evaluation."""
+    """Command-line names of the options about evaluation."""
 
     samples: Annotated[int, Parameter(name=["--samples", "-k", "--num-repeats"])]
     limit: Annotated[int | None, Parameter(name=["--limit", "-n"]), within(1)]
@@ -36,7 +36,7 @@ class EvalFlags(EvalSettings):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AskFlags:
-    """The flags that `eval` and `bench` pass on to the collection."""
+    """Flags that `eval` and `bench` pass on to the collection."""
 
     server: ModelFlags = ModelFlags()  # noqa: RUF009  (frozen)
     sampling: SamplingFlags = SamplingFlags()  # noqa: RUF009
@@ -50,7 +50,7 @@ class AskFlags:
 
 
 def chosen_verifier(flags: EvalFlags, joined: JoinedTasksets) -> ChosenVerifier:
-    """Choose the run's verifier, and say so when nobody named one."""
+    """Choose the run's verifier, and print the choice if the user named none."""
     chosen = choose_verifier(flags, joined)
     if chosen.is_assumed:
         say("note: no --verifier given; answers are compared with expected_answer by `exact`")

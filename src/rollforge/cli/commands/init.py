@@ -1,4 +1,4 @@
-"""`rollforge init`: starter files for what users write themselves."""
+"""`rollforge init`: starter files for verifiers, examples, skills and shell completion."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CASES: list[JsonObject] = [
         "expected_reward": 1.0,
     },
 ]
-"""Cases for `rollforge test-verifier`."""
+"""Starter cases for `rollforge test-verifier`."""
 
 
 Shell = Literal["bash", "zsh", "fish"]

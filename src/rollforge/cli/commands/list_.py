@@ -36,7 +36,7 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     summary: str
     needs: list[str]
-    """Task fields it reads (verifiers)."""
+    """Task fields that it requires (verifiers only)."""
 
 
 def list_members(family: str | None = None, /, *, json: Flag = False) -> None:
@@ -77,7 +77,7 @@ def _list_families(*, json: bool) -> None:
 
 
 def family_names() -> list[str]:
-    """Every family there is."""
+    """Names of all families."""
     return list(FAMILIES)
 
 
@@ -100,7 +100,7 @@ def describe_family(family: str) -> list[Member]:
 
 
 def _summary(member: object, *, is_alone: bool) -> str:
-    """The first line of the module's docstring; of the member's own when its module holds several."""
+    """First line of the module's docstring, or of the member's own if its module contains several."""
     import inspect
     import sys
 

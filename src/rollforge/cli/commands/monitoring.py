@@ -1,4 +1,4 @@
-"""Spelling of the flags about metrics."""
+"""Command-line names of the options about metrics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _METRICS = Group("Metrics", sort_key=5)
 
 @Parameter(name="*", group=_METRICS)
 class SinkFlags(SinkChoice):
-    """Where metrics go."""
+    """Flags for metric sinks."""
 
     sink: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
 @Parameter(name="*", group=_METRICS)
 class MonitorFlags(MonitorChoice):
-    """What is reported while a run is collected."""
+    """Flags for what is reported during a collection."""
 
     sink: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]

@@ -61,7 +61,7 @@ _FILES = Group("Files", sort_key=4)
 
 @Parameter(name="*", group=Group("Which rollouts", sort_key=1), negative=())
 class SelectionFlags(SelectionSettings):
-    """Spelling of the flags about rollouts."""
+    """Command-line names of the options about rollouts."""
 
     band: Annotated[tuple[float, float] | None, BAND]
     decontaminate: Annotated[tuple[str, ...], Parameter(metavar="FILE")]
@@ -69,17 +69,17 @@ class SelectionFlags(SelectionSettings):
 
 @Parameter(name="*", group=Group("Pairs, labels and groups", sort_key=2), negative=())
 class PairFlags(PairSettings):
-    """Flags about pairs."""
+    """Command-line names of the options about pairs."""
 
 
 @Parameter(name="*", group=Group("How rows are written", sort_key=3), negative=())
 class RowFlags(RowSettings):
-    """Flags about rows."""
+    """Command-line names of the options about rows."""
 
 
 @Parameter(name="*", group=_FILES, negative=())
 class FileFlags(FileSettings):
-    """Spelling of the flags about files."""
+    """Command-line names of the options about files."""
 
     split: Annotated[
         tuple[float, ...],
@@ -172,7 +172,7 @@ def prepare(
 def _refuse_beside_from(
     moved: Sequence[str], to: str | None, flags: tuple[object, ...], *, dry_run: bool
 ) -> None:
-    """Refuse options beside --from: the manifest has the recipe and every option."""
+    """Refuse options that conflict with --from: the manifest contains the recipe and every option."""
     from rollforge.recipes import RECIPES
 
     has_flags = flags != (SelectionFlags(), PairFlags(), RowFlags(), FileFlags())

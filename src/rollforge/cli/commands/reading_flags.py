@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Reading:
-    """What to read, and how."""
+    """Flags that select a run's verdicts and rollouts, and how to read them."""
 
     verifier: str | None = None
     """Verifier whose verdicts count. Default: the run's verdict of record, else the inline ones."""
@@ -36,7 +36,7 @@ class Reading:
 
 
 def index_elsewhere(runs: str | Sequence[str], on: str | None, workers: int | None = None) -> None:
-    """Let other processes or machines read the text first, when --on asks for it."""
+    """With --on, build the index on other processes or machines first."""
     if on is None or on == "local":
         return
     from rollforge.steps.indexing import index_by_workers
@@ -51,7 +51,7 @@ def check_count(name: str, count: int) -> None:
 
 
 def say_doubt(index: Index) -> None:
-    """Say so when the file hardly is a run."""
+    """Warn if the file does not look like a run."""
     doubt = index.doubt()
     if doubt is not None:
         say(f"warning: {doubt}")
@@ -67,7 +67,7 @@ def exit_of_tasks(index: Index) -> Exit:
 
 
 def strict_exit(index: Index, *, is_strict: bool) -> Exit:
-    """Report bad lines, the first ones by place; return exit code 2 under --strict."""
+    """Print bad lines, the first ones with their location; return exit code 2 under --strict."""
     bad = index.rejects
     if not bad and not index.duplicate_count:
         return _exit_of_empty(index) if len(index) == 0 else Exit.DONE
@@ -102,7 +102,7 @@ def strict_exit(index: Index, *, is_strict: bool) -> Exit:
 
 
 def _exit_of_empty(index: Index) -> Exit:
-    """Return the exit code of a run without rollouts: unreadable lines are a mistake, an empty file is incomplete."""
+    """Return the exit code of a run without rollouts: unreadable lines are an error, an empty file is incomplete."""
     names = ", ".join(str(files.rollouts) for files in index.runs)
     if index.rejected_lines:
         say(f"error: {names}: no line could be read as a rollout")

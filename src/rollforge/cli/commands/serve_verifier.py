@@ -141,7 +141,7 @@ def _write_folder(verifier: Verifier, name: str, serving: ServingFlags, json: bo
 
 
 def _portable(name: str) -> str:
-    """A verifier file by its absolute path: NeMo Gym starts the server in another directory."""
+    """The spec with an absolute path, since NeMo Gym starts the server in another directory."""
     path, colon, function = name.partition(":")
     return f"{Path(path).resolve()}{colon}{function}" if path.endswith(".py") else name
 

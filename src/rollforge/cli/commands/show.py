@@ -32,13 +32,13 @@ EXCLUDED = {
     "sample": ("best", "worst", "suspicious", "sort"),
     "line": ("task", "rollout", "reward", "where", *_ORDERS),
 }
-"""Options that say two things at once: an order is either given, drawn or by reward; a line is one line."""
+"""Options that exclude each other: an order is listed, random or by reward; --line selects a single line."""
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Choice:
-    """Which rollouts."""
+    """Flags that select rollouts."""
 
     task: list[int] | None = None
     """Only rollouts of this task (give it again for more tasks)."""
@@ -66,7 +66,7 @@ class Choice:
     """The line with this number, even when it is no row."""
 
     def options(self) -> ShowOptions:
-        """The choice as the step takes it; a line asked for by number becomes an expression."""
+        """The choice as options of the step; --line becomes a SQL condition."""
         from rollforge.steps.show import ShowOptions
 
         counts = [count for count in (self.sample, self.limit) if count is not None]
@@ -97,12 +97,12 @@ class Choice:
             )
 
     def given(self) -> set[str]:
-        """The options that were used."""
+        """Names of the options that were used."""
         default = Choice()
         return {name for name in vars(self) if getattr(self, name) != getattr(default, name)}
 
     def pick(self) -> Pick | None:
-        """Which of best, worst and suspicious was asked for; more than one is a mistake."""
+        """Which of best, worst and suspicious was used; more than one is refused."""
         names: tuple[Pick, ...] = ("best", "worst", "suspicious")
         picks = [name for name in names if getattr(self, name)]
         if len(picks) > 1:
@@ -208,7 +208,7 @@ def _missing(index: Index, choice: Choice) -> str:
 
 
 def _show_calls(runs: list[str], choice: Choice, *, full: bool, json: bool) -> Exit:
-    """Print what unfinished attempts had asked and been answered."""
+    """Print the recorded model calls of unfinished attempts."""
     from rollforge.cli.render.show import print_attempts
     from rollforge.steps.show_calls import show_calls
 
@@ -226,7 +226,7 @@ def _show_calls(runs: list[str], choice: Choice, *, full: bool, json: bool) -> E
 
 
 def _label(index: Index, choice: Choice, *, stratified: bool, blind: bool) -> Exit:
-    """Ask a person about verdicts until the queue is empty or the person has had enough."""
+    """Ask for labels until the queue is empty or the person stops."""
     from rollforge.cli.render.console import say
     from rollforge.cli.render.labels import ask_labels
     from rollforge.review.labels import MEASURING, Label, LabelFile, Opinion, Queue, label_queue
@@ -266,7 +266,7 @@ def _label(index: Index, choice: Choice, *, stratified: bool, blind: bool) -> Ex
 
 
 def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Choice]:
-    """The runs, and the choice with its limit: `--best 5` is short for `--best --limit 5`."""
+    """Separate runs from the limit: `--best 5` is short for `--best --limit 5`."""
     numbers = [word for word in words if word.isdigit() and not Path(word).exists()]
     if len(numbers) != 1 or choice.pick() is None:
         return list(words), choice
@@ -280,13 +280,13 @@ def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Cho
 
 
 def _check_alone(choice: Choice) -> None:
-    """A row of a dataset names its rollouts: other selections are refused."""
+    """Refuse other selections beside --example: a dataset row already names its rollouts."""
     for name in sorted(choice.given()):
         raise UsageError(f"--example and --{name} exclude each other", hint="leave one of them out")
 
 
 def _behind(example: str) -> list[Shown]:
-    """The rollouts behind a row of a prepared dataset: one, or the chosen and the rejected."""
+    """The rollouts behind a row of a prepared dataset: a single one, or the chosen and the rejected one."""
     from rollforge.index import open_index
     from rollforge.steps.prepare import trace
     from rollforge.steps.show import ShowOptions, show_rollouts

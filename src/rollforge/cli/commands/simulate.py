@@ -26,7 +26,7 @@ COMMON = ("--port", "--host", "--seed", "--write-tasks", "--limit", "--kind", "-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """What the model says."""
+    """Flags for the answers of the simulated model."""
 
     seed: int = 0
     """Another seed gives other answers (and, with --write-tasks, other tasks)."""
@@ -49,7 +49,7 @@ class Answering:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """How it is served."""
+    """Flags for speed, limits and faults of the simulated server."""
 
     latency: Annotated[float, within(0)] = 0.0
     """Median seconds until an answer."""
@@ -82,7 +82,7 @@ class Serving:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Tasks:
-    """Example tasks."""
+    """Flags for writing example tasks."""
 
     write_tasks: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
     """Write example tasks to this file (`-` for stdout) and exit."""
@@ -159,7 +159,7 @@ JUDGED_BY = {
     "tools": "--tools multineedle --verifier multineedle",
     "mixed": "--tools multineedle --verifier exact",
 }
-"""Options of `collect` for each kind of example task."""
+"""`collect` options that judge each kind of example task."""
 
 
 def _write_tasks(tasks: Tasks, seed: int, json: bool) -> Exit:
@@ -242,7 +242,7 @@ def _report(stats: Stats, json: bool) -> None:
 
 
 def _print_line(record: object) -> None:
-    """Write one record per line: a script reads the first while the server runs."""
+    """Write one flushed JSON line: a script reads the first one while the server runs."""
     import sys
 
     from rollforge.records import to_json

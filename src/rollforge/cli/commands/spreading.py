@@ -13,7 +13,7 @@ SPREADING = Group("More than one process", sort_key=6)
 @Parameter(name="*", group=SPREADING, negative=())
 @dataclass(frozen=True, kw_only=True)
 class ExecutorFlags:
-    """Where the work runs."""
+    """Flags that choose the executor."""
 
     workers: Annotated[int | None, Parameter()] = None
     """Processes that share the work; with --on ray, actors (default there: one per node)."""
@@ -28,5 +28,5 @@ class ExecutorFlags:
 
     @property
     def is_spread(self) -> bool:
-        """Whether more than this process is asked for."""
+        """Whether work is to run outside this process."""
         return self.workers is not None or self.on not in (None, "local")

@@ -1,4 +1,4 @@
-"""`rollforge test-verifier`: the cases that a verifier's author wrote beside it."""
+"""`rollforge test-verifier`: runs the test cases that a verifier's author wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLE = "rollforge test-verifier my_verifier.py:verify"
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CaseFlags:
-    """Which cases, and how the verifier runs."""
+    """Flags that select cases and how the verifier runs."""
 
     cases: str | None = None
     """File of cases, one JSON object per line; the default is my_verifier_cases.jsonl beside my_verifier.py."""

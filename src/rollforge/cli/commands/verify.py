@@ -1,4 +1,4 @@
-"""`rollforge verify`: judge a run now, later or again; compare two verifiers; ask a verifier what it must know."""
+"""`rollforge verify`: judge a run now, later or again; compare two verifiers; probe a verifier with known answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rollforge.steps.verify import SpreadVerification, Verification, VerifySummary
 
 PROBE_CALLS = 23
-"""Calls of a verifier per probed task: every question, the right answer in several forms."""
+"""Verifier calls per probed task: all questions, with the right answer in several forms."""
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
 COMMON = ("--verifier", "--set", "--json", "--progress", "--failed-only", "--where", "--sample", "--fresh", "--tasks",
@@ -50,7 +50,7 @@ def _to_workers(_: Any, tokens: Sequence[Token]) -> Workers:
 
 @Parameter(name="*", group=Group("Which rollouts", sort_key=1), negative=())
 class ChoiceFlags(ChoiceOptions):
-    """Spelling of the flags about rollouts."""
+    """Command-line names of the options about rollouts."""
 
     is_failed_only: Annotated[bool, Parameter(name="--failed-only")]
     is_following: Annotated[bool, Parameter(name="--follow")]
@@ -60,7 +60,7 @@ class ChoiceFlags(ChoiceOptions):
 
 @Parameter(name="*", group=_HOW, negative=())
 class JudgeFlags(RunningOptions):
-    """Spelling of the flags about the verifier."""
+    """Command-line names of the options about the verifier."""
 
     options: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
     cache: str | None
@@ -77,7 +77,7 @@ class JudgeFlags(RunningOptions):
 
 @Parameter(name="*", group=Group("Cost", sort_key=4), negative=())
 class JudgeCostFlags(JudgeCostOptions):
-    """Spelling of the flags about money."""
+    """Command-line names of the options about cost."""
 
 
 @Parameter(name="*", group=_HOW, negative=())
@@ -94,7 +94,7 @@ class ShortFlags:
 @Parameter(name="*", group=Group("Instead of judging", sort_key=3), negative=())
 @dataclass(frozen=True, kw_only=True)
 class InsteadFlags:
-    """Other uses of verdicts and verifiers."""
+    """Flags that replace judging: compare, select or probe verifiers."""
 
     diff: tuple[str, str] | None = None
     """Compare two verifiers' verdicts and stop. NAME@fast or NAME@1f0c is one mode or fingerprint, `recorded` the run's own reward."""

@@ -1,1 +1,1 @@
-"""Output for people: one file per verb that prints, and the tables, numbers and consoles they share."""
+"""Human-readable output: one file per verb that prints, and the tables, numbers and consoles they share."""

@@ -1,4 +1,4 @@
-"""Output of `check`: a page for people, a JSON object, a Markdown table for a pull request."""
+"""Output of `check`: a page for people, a JSON object, or a Markdown table for a pull request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADINGS = {
     "recipe": "Is it fit for {recipe}?",
 }
 _INDENT = " " * 34
-"""Indent of a finding's text, which is right of its level and id."""
+"""Indent of a finding's text, which follows its level and id."""
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -93,7 +93,7 @@ def _print_finding(finding: Finding) -> None:
 
 
 def _brief(text: str, most: int = 110) -> str:
-    """Shorten a reason to its first clause; the finding above has the whole sentence."""
+    """Shorten a reason to its first clause; the finding above shows the full sentence."""
     clause = text.partition(";")[0]
     return clause if len(clause) <= most else clause[: most - 1] + "…"
 
@@ -131,7 +131,7 @@ def markdown_text(report: Report) -> str:
     lines = [f"### rollforge check `{report.run}`: {_closing(report).partition('          ')[0]}", ""]
     if report.where is not None:
         lines += [f"only rollouts where `{report.where}`", ""]
-    # Notes are left out beside errors and warnings; alone, they are what was found.
+    # Notes are left out beside errors and warnings.
     shown = [item for item in report.findings if item.level != "note"] or report.findings
     if shown:
         lines += ["| level | id | finding | next |", "| --- | --- | --- | --- |"]

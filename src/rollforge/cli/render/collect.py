@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from rollforge.store import Manifest
 
 FOLLOWS = "-c auto follows"
-"""How the note on the deciding signal of concurrency begins."""
+"""Start of the note that names the signal which decides about concurrency."""
 LARGE_RUN = 500_000
-"""From this many rollouts on, the numbers are worked out in a process of its own, so that this one stays small."""
+"""From this many rollouts on, metrics are computed in a child process, so that this process stays small."""
 CHARACTERS_PER_TOKEN = 4
-"""Good enough to know whether a run costs thousands or billions."""
+"""A rough ratio: it shows whether a run costs thousands or billions of tokens."""
 
 
 def print_launch(collection: Collection | ShardedCollection, *, is_stream: bool, is_quiet: bool) -> None:
-    """Say what begins now; write the first record of `--progress json`."""
+    """Print what the collection does; write the first record of `--progress json`."""
     from rollforge.steps.collect import Collection
 
     if not isinstance(collection, Collection):
@@ -71,7 +71,7 @@ def print_launch(collection: Collection | ShardedCollection, *, is_stream: bool,
 
 
 def _say_notes(notes: list[str], *, is_quiet: bool) -> None:
-    """Say the notes; quietly, only that costs will be missing."""
+    """Print the notes; in quiet mode only the note that costs will be missing."""
     for note in notes:
         if not is_quiet or UNKNOWN_PRICE in note:
             say(f"note: {note}")
@@ -163,7 +163,7 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
 
 
 def _estimated_tokens(plan: CollectPlan, options: CollectOptions) -> JsonObject:
-    """Estimate tokens: four characters each for prompts and tools, the allowed maximum for answers."""
+    """Estimate tokens: one per four characters of prompts and tools, and the allowed maximum for answers."""
     characters = 0
     for position in range(len(plan.tasks)):
         params = plan.tasks.read(position).params
@@ -221,7 +221,7 @@ def _final_metrics(result: CollectResult) -> RunMetrics | None:
 
 
 def _print_cause(result: CollectResult) -> None:
-    """Name the most frequent reason of failed attempts: classes alone do not say what to mend."""
+    """Print the most frequent cause of failed attempts, since failure classes alone do not show what to fix."""
     from rollforge.store import RunFiles
     from rollforge.store.failure_reasons import attempt_failures, cause_text
 
@@ -311,7 +311,7 @@ def _is_unverified(manifest: Manifest) -> bool:
 
 
 def _print_suspect(result: CollectResult) -> None:
-    """Print which rewards not to trust, and how to judge them again."""
+    """Print which rewards are suspect, and how to judge them again."""
     assert result.suspect is not None
     from rollforge.checks.building_blocks.stream import suspect_condition
     from rollforge.store import RunFiles, read_manifest
@@ -368,7 +368,7 @@ def _bytes(value: float) -> str:
 
 
 def _judge_later(run: str) -> str:
-    """The command that judges what is unjudged by the run's own verifier; a placeholder where a server judged."""
+    """The command that judges unjudged rollouts with the run's own verifier; a placeholder if a server judged."""
     from rollforge.cli.render.verify import judging_command
     from rollforge.store import RunFiles, read_manifest
 

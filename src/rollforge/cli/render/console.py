@@ -39,7 +39,7 @@ def help_console() -> Console:
 
 
 encode_json = msgspec.json.Encoder(decimal_format="number").encode
-"""JSON as commands write it: a number is a number, also when a database calls it a decimal."""
+"""JSON as commands write it: decimals of a database become numbers."""
 
 
 def print_json(value: object) -> None:
@@ -58,7 +58,7 @@ def say(text: str) -> None:
 
 
 def report_error(error: RollforgeError) -> None:
-    """Print what is wrong and what to do next; no traceback."""
+    """Print the error and the next step, without traceback."""
     say(f"error: {error}")
     if error.hint:
         say(f"  next: {error.hint}")

@@ -1,4 +1,4 @@
-"""Text from models and files as cells of a table: one line, nothing that a terminal would obey."""
+"""Text from models and files as table cells: one line, without active terminal escape sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of a verifier from people's labels, and the loop that asks for labels in a terminal."""
+"""Verifier rates from people's labels, and the loop that asks for labels in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollforge.steps.show import Shown
 
 PASS = 0.5
-"""Rewards from here on pass, as in the rates."""
+"""Rewards from this value on count as passed, as in the rates."""
 
 SEQUENCE_S = 0.05
 """The bytes of one key arrive together."""
@@ -26,7 +26,7 @@ KEYS: dict[str, Opinion] = {"a": "agree", "d": "disagree", "u": "unsure"}
 
 
 def print_labels(rates: LabelRates) -> None:
-    """Print what the labels say about the verifier."""
+    """Print the verifier's rates by labels."""
     say(
         f"{count_of(rates.labels, 'label')}: {rates.random:,} drawn at random count ({rates.blind:,} of them blind), "
         f"{rates.unsure:,} unsure, {rates.suspicious:,} of suspicious rollouts"
@@ -63,12 +63,12 @@ def ask_labels(
     blind: bool = False,
     ask: Callable[[str], str] | None = None,
 ) -> int:
-    """Show one rollout after another and keep what the person says; returns how many were labelled.
+    """Show rollouts one after another and record the person's labels; returns how many were labelled.
 
     One step back replaces a slip of the finger: the newest label counts. Blind labels have none, since their verdict was shown.
 
     Args:
-        ask: Returns what was typed; by default one key on a terminal and a line elsewhere.
+        ask: Returns the typed answer; by default one key on a terminal and a line elsewhere.
     """
     ask = ask or (ask_key if sys.stdin.isatty() else input)
     labelled: set[tuple[int, int]] = set()
@@ -102,7 +102,7 @@ def ask_labels(
 
 
 def ask_key(question: str) -> str:
-    """One key from the terminal, without Enter; a line where there is no termios.
+    """Read one key from the terminal without Enter; a whole line on systems without termios.
 
     Raises:
         EOFError: Ctrl-D.
@@ -143,7 +143,7 @@ def _has_more(terminal: int) -> bool:
 
 
 def blind_opinion(opinion: Opinion, reward: float | None) -> Opinion:
-    """What "right" or "wrong" about an answer means for a verdict that the person did not see."""
+    """Translate "right" or "wrong" about an answer into agreement with a verdict that the person did not see."""
     if opinion == "unsure" or reward is None:
         return "unsure"
     return "agree" if (opinion == "agree") == (reward >= PASS) else "disagree"

@@ -1,4 +1,4 @@
-"""What `merge` wrote, what is missing, what is doubled."""
+"""Output of `merge`: counts, missing and duplicate rollouts."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 MAX_FIELDS = 40
 WIDE = 100
-"""Columns of a terminal that has room for everything; a pipe has."""
+"""Terminal width from which every column fits; also assumed for a pipe."""
 SHORTEST_NAME = 17
-"""Columns that a name gets however narrow the terminal is."""
+"""Fewest characters of a name column, on any terminal."""
 
 
 def print_run_metrics(metrics: RunMetrics) -> None:
@@ -58,7 +58,7 @@ def print_run_metrics(metrics: RunMetrics) -> None:
 
 
 def counts_line(metrics: RunMetrics) -> str:
-    """Write the counts that the numbers are over, in one line."""
+    """Write the counts behind the metrics in one line."""
     counts = metrics.counts
     finished = count_of(counts.finished, "rollout")
     if counts.expected is not None:
@@ -83,7 +83,7 @@ def counts_line(metrics: RunMetrics) -> str:
 
 
 def _fields(fields: dict[str, Field]) -> Grid:
-    """Make the table of fields, with as many columns as the terminal holds; --json has all."""
+    """Make the table of fields, with as many columns as fit the terminal; --json has all."""
     width = terminal_width()
     is_wide = width is None or width >= WIDE
     names = ["mean", "95 % interval", "std", "min", *(["median"] if is_wide else []), "max", "n"]
@@ -106,7 +106,7 @@ def _grid(first: str, numbers: Sequence[str]) -> Grid:
 
 
 def _by_field(headings: Sequence[str], row_by_name: dict[str, list[str]]) -> Grid:
-    """Make a table by field; names are clipped to the width that the numbers leave."""
+    """Make a table with one row per field; names are clipped to the width that the numbers leave."""
     table, width = _grid("field", headings), terminal_width()
     taken = sum(
         len(GAP) + max(map(len, column)) for column in zip(headings, *row_by_name.values(), strict=True)

@@ -1,4 +1,4 @@
-"""Numbers for people: short, aligned, and never rounded into something untrue."""
+"""Numbers for people: short, aligned, and never rounded to a false statement such as 100 % for 99.99 %."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isfinite
 
 
 def short(value: float | None) -> str:
-    """Write a number in a few characters; a dash for None."""
+    """Write a number with few characters; a dash for None."""
     if value is None:
         return "–"
     if not isfinite(value):
@@ -26,7 +26,7 @@ def short(value: float | None) -> str:
 
 
 def mean_text(value: float | None) -> str:
-    """Write a mean with decimals."""
+    """Write a mean with a fixed number of decimals."""
     if value is None:
         return "–"
     if value == 0 or abs(value) >= 100:
@@ -60,7 +60,7 @@ def percent_interval(ci: Sequence[float] | None) -> str:
 
 
 def bar(part: float, whole: float, width: int = 30) -> str:
-    """Draw a bar whose full width is `whole`; any positive part is visible."""
+    """Draw a bar whose full width is `whole`; a positive value is always visible."""
     if whole <= 0 or part <= 0:
         return ""
     eighths = max(1, round(part / whole * width * 8))
@@ -73,7 +73,7 @@ def signed(ci: Sequence[float] | None) -> str:
 
 
 def clipped(name: str, width: int) -> str:
-    """Clip the middle of a long name: both ends distinguish names."""
+    """Shorten a long name in the middle, since both ends distinguish names."""
     if len(name) <= width:
         return name
     head = (width - 1) // 2

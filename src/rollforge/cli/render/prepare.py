@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollforge.steps.prepare import DatasetManifest
 
 _DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
-"""Reason why a rollout is left out → the option that says so."""
+"""Reason why a rollout is left out → the option whose value decides it."""
 _KEPT_BY = {"truncated": "--keep-truncated", "error text as answer": "--keep-error-text"}
 """Reason why a rollout is left out → the option that keeps it."""
 _NOT_COUNTED = {
@@ -27,14 +27,14 @@ _NOT_COUNTED = {
 }
 """Counts of the manifest beside the rollouts → their labels."""
 PATIENCE_S = 1.0
-"""Work shorter than this shows no progress."""
+"""Seconds of work without a progress display."""
 
 
 @contextmanager
 def watcher(
     kind: Literal["auto", "rich", "plain", "json", "none"],
 ) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a progress callback; it draws once the work takes over a second."""
+    """Yield a progress callback, which draws once the work takes over a second."""
     if kind == "auto":
         kind = "rich" if sys.stderr.isatty() else "plain"
     if kind == "rich":
@@ -137,7 +137,7 @@ def _funnel(manifest: DatasetManifest) -> None:
 
 
 def _option(reason: str, thresholds: dict[str, Any]) -> str:
-    """Name the option that dropped these rollouts, with its value, or the one that would keep them."""
+    """The option and value that dropped these rollouts, or the option that would keep them."""
     if reason in _KEPT_BY:
         return f" ({_KEPT_BY[reason]} keeps them)"
     option = _DECIDED_BY.get(reason, "")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollforge.verifiers.probes.report import Rate
 
 UNSURE = 0.15
-"""An interval that reaches beyond this says little, and the page says so."""
+"""An interval wider than this says little; the page then points that out."""
 
 _MARKS = {"ok": "ok", "broken": "BROKEN", "unclear": "unclear", "not asked": "–"}
 
@@ -98,7 +98,7 @@ def _rate(rate: Rate) -> str:
 def _print_examples(probe: Probe) -> None:
     show = out().print
     if not probe.examples or (probe.finding == "ok" and probe.chance):
-        return  # what chance explains is nothing to look at
+        return  # matches that chance explains are no finding
     show(f"\n{probe.question} Not here:", markup=False)
     for example in probe.examples:
         reward = "failed to judge" if probe.kind == "error" else f"reward {example.reward}"

@@ -30,7 +30,7 @@ REASONS = {
 
 
 def print_profile(profile: Profile, files: Sequence[str], where: str | None = None) -> None:
-    """Print the summary of a run read from these files, under this condition."""
+    """Print the summary of a profile, naming the files read and the condition."""
     summary = profile.summary
     put(summary.run, "bold")
     put(_counts(summary))

@@ -30,7 +30,7 @@ Look = Callable[[], "LiveSnapshot | None"]
 
 
 class Display(Protocol):
-    """Something that shows snapshots between `start` and `stop`."""
+    """A display of snapshots between `start` and `stop`."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -40,7 +40,7 @@ def make_display(kind: Progress, look: Look, announce: Callable[[], None]) -> Di
     """The display for a kind; `auto` is a live panel on a terminal and plain lines elsewhere.
 
     Args:
-        announce: Says what begins; called first, in the display's own thread where it has one.
+        announce: Prints what starts; called first, in the display's thread if it has one.
     """
     if kind == "auto":
         kind = "rich" if sys.stderr.isatty() else "plain"
@@ -60,11 +60,11 @@ class _Nothing:
         self._announce = announce
 
     def start(self) -> None:
-        """Nothing is shown but what must not be missed."""
+        """Show nothing but messages that must not be missed."""
         self._announce()
 
     def stop(self) -> None:
-        """Nothing was shown."""
+        """Do nothing: there is no display to stop."""
 
 
 class _Panel:
@@ -97,12 +97,12 @@ class _Panel:
 
 T = TypeVar("T")
 LABEL = 10
-"""Columns of the labels at the left of the panel."""
+"""Width of the labels at the left of the panel."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def draw_panel(now: LiveSnapshot, width: int = 80) -> RenderableType:
-    """Draw one snapshot as wide as the terminal; a line that is too long is wrapped between its parts."""
+    """Draw one snapshot at the terminal's width; a long line is wrapped between its parts."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -122,7 +122,7 @@ def draw_panel(now: LiveSnapshot, width: int = 80) -> RenderableType:
 
 
 def panel_lines(now: LiveSnapshot, width: int) -> list[str]:
-    """Write the lines below the bar: label, then parts."""
+    """Write the lines below the bar, each a label and parts."""
     rows = [
         ("model", [now.model, now.server] if now.model else []),
         (
@@ -163,7 +163,7 @@ def _wrapped_row(label: str, parts: list[str], width: int) -> list[str]:
 
 
 def reward_parts(now: LiveSnapshot) -> list[str]:
-    """Write the mean and its interval, what it is over, a small histogram and the trend."""
+    """Write the mean, its interval and count, a small histogram and the trend."""
     parts = [reward_text(now)]
     if now.goal is not None:
         parts.append("first stage only: later samples are chosen")
@@ -184,7 +184,7 @@ def reward_parts(now: LiveSnapshot) -> list[str]:
 
 
 def goal_parts(goal: GoalProgress, tokens_per_s: float | None = None) -> list[str]:
-    """Write what is usable so far, what it took, and the forecast to the goal."""
+    """Write the usable units so far, their cost, and the forecast for the goal."""
     parts = [f"{goal.usable:,} of {goal.target:,} usable {goal.unit} ({goal.recipe})"]
     if goal.per_1000_tokens is not None:
         parts.append(f"{number(goal.per_1000_tokens)} per 1,000 tokens")
@@ -216,7 +216,7 @@ def expectation_text(needed: Expectation) -> str:
 
 
 def health_text(now: LiveSnapshot) -> str:
-    """Say in words whether the verdicts can be trusted so far."""
+    """Describe whether the verdicts look trustworthy so far."""
     if now.light == "red":
         return "BROKEN: two independent signs; see below"
     if now.light == "yellow":
@@ -225,7 +225,7 @@ def health_text(now: LiveSnapshot) -> str:
 
 
 def retries_text(now: LiveSnapshot) -> str:
-    """Write the retries with their causes, the most frequent first."""
+    """Write the retries by cause, the most frequent first."""
     causes = sorted(now.retry_causes.items(), key=lambda item: -item[1])
     return f"{now.retries:,} retries" + (
         f" ({', '.join(f'{count:,} {kind}' for kind, count in causes[:4])})" if causes else ""
@@ -332,7 +332,7 @@ def reward_text(now: LiveSnapshot) -> str:
 
 
 def light_text(now: LiveSnapshot) -> str:
-    """Warn if verdicts look broken; empty while nothing is odd."""
+    """Warn if verdicts look broken; empty while there is no signal."""
     return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
         now.light, ""
     )
@@ -365,7 +365,7 @@ def trouble_text(now: LiveSnapshot) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write a length of time: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
+    """Format a duration: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
     if seconds is None:
         return "?"
     if seconds < 60:
@@ -379,14 +379,14 @@ def duration(seconds: float | None) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """Write a short time in its own unit: 79 µs, 3.2 ms, 0.9 s."""
+    """Format a short duration in a suitable unit: 79 µs, 3.2 ms, 0.9 s."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else duration(seconds)
 
 
 def number(value: float | None) -> str:
-    """Write a rate with two or three significant digits."""
+    """Format a rate with two or three significant digits."""
     if value is None:
         return "?"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"

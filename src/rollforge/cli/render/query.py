@@ -1,7 +1,7 @@
 """Result of a query as a table, CSV, JSON or Parquet, on stdout or in a file.
 
-No value stops the output: a value that Python or Arrow cannot express (a date in the year 290000, infinity) is written as the text
-that DuckDB writes. Two columns never share a name in what a program reads.
+No value stops the output: a value that Python or Arrow cannot express (a date in the year 290000, infinity) is written as
+DuckDB's text for it. Column names in machine-readable output are unique.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Format = Literal["table", "csv", "json", "parquet"]
 
 _MOMENT = re.compile(r"\b(started|at)\b")
-"""Columns that hold moments in seconds since 1970, also inside `min(started)`."""
+"""Columns with timestamps in seconds since 1970, also inside `min(started)`."""
 EARLIEST, LATEST = 1e9, 1e10
-"""2001 to 2286: other numbers are no moments."""
+"""Range of plausible timestamps, 2001 to 2286; other numbers are no timestamps."""
 
 
 def print_result(result: pa.Table, chosen: Format, limit: int) -> None:
@@ -95,7 +95,7 @@ def _value(value: pa.Scalar, text: str | None) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Write nanoseconds as text: Arrow gives them as objects of pandas where that is installed, as an error elsewhere."""
+    """Write nanoseconds as text: Arrow returns pandas objects for them if pandas is installed, else raises."""
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if isinstance(value, dict):
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Convert a column to the texts that DuckDB writes."""
+    """Convert a column to DuckDB's text form."""
     import duckdb
     import pyarrow as pa
 
@@ -187,14 +187,14 @@ def _print_table(result: pa.Table, limit: int) -> None:
 
 
 def _date(value: Any) -> str:
-    """Write the seconds of a moment as a date, for people; numbers that are none stay numbers."""
+    """Write a timestamp as a date, for people; other numbers stay numbers."""
     if not isinstance(value, float) or not EARLIEST <= value <= LATEST:
         return _cell(value)
     return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _put_records(names: list[str], rows: list[list[str]]) -> None:
-    """Print one line per value, for rows wider than the terminal."""
+    """Print one value per line, for rows wider than the terminal."""
     size = max(map(cells_of, names))
     for number, row in enumerate(rows, 1):
         put(f"row {number}", "dim")

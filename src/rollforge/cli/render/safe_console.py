@@ -1,6 +1,6 @@
 """A rich console that prints text from models and files without obeying its markup or escape sequences.
 
-What is written for programs (JSON, CSV, raw lines) does not pass through it.
+Output for programs (JSON, CSV, raw lines) bypasses it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class PlainConsole(Console):
     """Console that escapes control characters and ignores a closed pipe (`| head`)."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Escape text before layout, so that line widths stay right."""
+        """Escape text before layout, so that line widths stay correct."""
         if isinstance(renderable, Text):
             renderable = renderable.copy()
             renderable.plain = visible(renderable.plain)

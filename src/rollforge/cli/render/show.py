@@ -61,7 +61,7 @@ def print_rollouts(
 
 
 def print_attempts(recorded: CallsOfRun, *, full: bool, json: bool) -> Exit:
-    """Print what recorded programs had said in attempts that are no rollouts."""
+    """Print the recorded calls of program attempts that did not become rollouts."""
     if json:
         print_json(recorded)
         return Exit.DONE

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollforge.store.shards import ShardState
 
 MOST_SHOWN = 20
-"""Shards that are listed."""
+"""Most shards that are listed."""
 
 
 def print_status(status: Status) -> None:
@@ -68,7 +68,7 @@ def _lines(status: Status) -> list[str]:
 
 
 def _resume_words(status: Status) -> list[str]:
-    """The words that resume; of a run of shards, for the first owed shard and not the one that was begun last."""
+    """The command that resumes the run; in a run of shards, for the first owed shard instead of the last one started."""
     words = list(status.command)
     owed = re.match(r"\d+", status.shards.array) if status.shards is not None else None
     for position, word in enumerate(words[1:], 1):
@@ -78,7 +78,7 @@ def _resume_words(status: Status) -> list[str]:
 
 
 def _judged_text(status: Status) -> str:
-    """Say what the running reward is over: of an adaptive run, the first stage."""
+    """Describe the rollouts behind the running reward; in an adaptive run, the first stage."""
     assert status.reward is not None
     return f"{status.reward.n:,} judged" if status.goal is None else "the first stage of an adaptive run"
 

@@ -1,6 +1,6 @@
 """Plain reports: lines and tables of a few columns, bold or dim on a terminal, never wrapped in a pipe.
 
-It is for commands that are done in half a second: loading what draws live tables would take a tenth of that.
+For commands that take half a second: importing rich's live tables would add a tenth of that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Style = Literal["plain", "bold", "dim", "warning"]
 
 GAP = "  "
 NARROWEST = 20
-"""Columns that a wrapped text needs to be read."""
+"""Narrowest width, in columns, at which wrapped text is readable."""
 
 _CODES = {"plain": "", "bold": "\x1b[1m", "dim": "\x1b[2m", "warning": "\x1b[33m"}
 
@@ -36,7 +36,7 @@ class TableColumn(NamedTuple):
 
 
 class Grid:
-    """Table without rules; the last column wraps at the terminal's width."""
+    """Table without borders; the last column wraps at the terminal's width."""
 
     def __init__(self, *columns: TableColumn) -> None:
         self._columns = columns
@@ -47,7 +47,7 @@ class Grid:
         self._rows.append([in_one_line(text) for text in cells])
 
     def put(self) -> None:
-        """Print it."""
+        """Print the table."""
         names = [column.name for column in self._columns]
         sizes = [max(map(cells_of, texts)) for texts in zip(names, *self._rows, strict=True)]
         self._put_row(names, sizes, ["dim"] * len(names))
@@ -80,7 +80,7 @@ def cells_of(text: str) -> int:
 
 
 def wrapped(text: str, before: int) -> list[str]:
-    """Wrap a text to the terminal's width less `before` columns; a list is broken between its items."""
+    """Wrap a text to the terminal's width minus `before` columns; a list is broken between its items."""
     room = (terminal_width() or 0) - before
     if room < NARROWEST:
         return [text]

@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _grouped(faults: list[LineFault]) -> list[list[LineFault]]:
-    """Faults that say the same of the same field, numbers aside, in order of their first line."""
+    """Faults with the same message (ignoring numbers) about the same field, in order of their first line."""
     groups: dict[tuple[str, str], list[LineFault]] = {}
     for fault in faults:
         groups.setdefault((_NUMBER.sub("#", fault.path), _NUMBER.sub("#", fault.text)), []).append(fault)

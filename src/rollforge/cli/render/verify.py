@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LiveLine:
-    """Shows snapshots from its own thread: a slow terminal never blocks verification."""
+    """Prints snapshots from its own thread, so that a slow terminal never blocks verification."""
 
     def __init__(self, kind: Progress, look: Callable[[], VerifySnapshot]) -> None:
         self._kind = ("rich" if sys.stderr.isatty() else "plain") if kind == "auto" else kind
@@ -152,14 +152,14 @@ def _print_next(summary: VerifySummary, options: VerifyOptions, resume: str) -> 
 
 
 def _mend_first(summary: VerifySummary) -> str:
-    """What comes before judging again, when every verdict failed for one reason."""
+    """The step needed before judging again, when every verdict failed for one reason."""
     if summary.judged or summary.unjudged or len(summary.failures) != 1:
         return ""
     return "all failed alike: mend the verifier, or give its options with -S NAME=VALUE; then: "
 
 
 def judging_command(run: str, verifier: str, options: Mapping[str, object]) -> str:
-    """The command that judges again what a verifier failed to judge, with the verifier's own options."""
+    """The command that retries failed verdicts, with the verifier's own options."""
     words = ["rollforge", "verify", run, "--verifier", verifier]
     for key, value in options.items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

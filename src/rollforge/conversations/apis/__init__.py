@@ -1,4 +1,4 @@
-"""The three APIs that programs speak to models: Chat Completions, Responses, Anthropic's Messages.
+"""The three APIs with which programs call models: Chat Completions, Responses, Anthropic's Messages.
 
 Requests become Responses-shaped params, Responses objects become answers in the caller's API, whole or as server-sent events.
 """

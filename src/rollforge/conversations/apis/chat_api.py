@@ -1,4 +1,4 @@
-"""Chat Completions as a server sees it: requests become Responses-shaped params, Responses objects become completions."""
+"""Server side of Chat Completions: requests become Responses-shaped params, Responses objects become completions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _RENAMED = frozenset(
         *("store", "modalities", "prediction", "service_tier"),
     }
 )
-"""Fields that the Responses API has under another name, or that concern only how the answer travels."""
+"""Fields with another name in the Responses API, or that only concern how the answer is delivered."""
 
 
 def params_from_chat(body: ChatBodyJson) -> ParamsJson:
-    """The Responses params that ask for the same; raises `ValueError` for what cannot be asked so."""
+    """Equivalent Responses params; raises `ValueError` for requests without an equivalent."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages must be a list with at least one message")
@@ -60,14 +60,14 @@ def params_from_chat(body: ChatBodyJson) -> ParamsJson:
 
 
 def _flat_tool(tool: ToolJson) -> ToolJson:
-    """A tool without chat's nesting."""
+    """A tool without chat's nested `function`."""
     if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
         return cast("ToolJson", {"type": "function", **tool["function"]})
     return tool
 
 
 def _flat_choice(choice: str | ToolChoiceJson) -> str | ToolChoiceJson:
-    """A tool choice without chat's nesting."""
+    """A tool choice without chat's nested `function`."""
     if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
         return cast("ToolChoiceJson", {"type": "function", **choice["function"]})
     return choice
@@ -116,7 +116,7 @@ def _items(message: ChatMessageJson) -> list[ItemJson]:
 
 
 def _parts(content: str | list[PartJson] | None, role: str) -> str | list[PartJson]:
-    """Content in the Responses API's parts; text alone stays text."""
+    """Content as parts of the Responses API; plain text stays text."""
     if not isinstance(content, list):
         return content or ""
     if all(isinstance(part, dict) and part.get("type") in ("text", "refusal") for part in content):
@@ -137,7 +137,7 @@ def _parts(content: str | list[PartJson] | None, role: str) -> str | list[PartJs
 
 
 def chat_from_response(response: ResponseJson, model: str) -> ChatCompletionJson:
-    """The chat completion that says the same as a Responses object. Token ids and logprobs stay behind."""
+    """A Responses object as a chat completion, without token ids and logprobs."""
     message: ChatMessageJson = {"role": "assistant", "content": None, "refusal": None}
     thoughts: list[str] = []
     texts: list[str] = []
@@ -178,7 +178,7 @@ def chat_from_response(response: ResponseJson, model: str) -> ChatCompletionJson
 
 
 def finish_of(response: ResponseJson, has_calls: bool) -> str:
-    """Chat's finish reason."""
+    """Chat's finish reason for a Responses object."""
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     if reason:
@@ -196,7 +196,7 @@ def refusal_of(item: ItemJson) -> str | None:
 
 
 def reasoning_parts(item: ItemJson) -> list[PartJson]:
-    """The parts of a reasoning item that hold text."""
+    """The parts of a reasoning item that contain text."""
     return [*parts_in(item.get("summary")), *parts_in(item.get("content"))]
 
 

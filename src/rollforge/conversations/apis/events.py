@@ -1,4 +1,4 @@
-"""Whole answers as server-sent events in each API, piece by piece as a server that generates would send them.
+"""Whole answers as server-sent events in each API, in pieces, as a generating server sends them.
 
 Each function returns the events as bytes, one per event, so that a sender can pace them or stop between them.
 """
@@ -33,16 +33,16 @@ from rollforge.records import to_json
 _SHARED = ("id", "created", "model", "system_fingerprint")
 
 PIECE = 24
-"""Characters of text in one event: a few tokens."""
+"""Characters of text per event: a few tokens."""
 
 CONTENT_TYPE = "text/event-stream"
 
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, which clients skip."""
+"""A comment line, which clients skip."""
 
 
 def chat_events(completion: ChatCompletionJson, *, with_usage: bool = False) -> list[bytes]:
-    """A chat completion as chunks; usage comes in a chunk of its own when the caller asked for it."""
+    """A chat completion as chunks; usage is a separate chunk, if the caller asked for it."""
     shared = _shared(completion)
     if with_usage:
         shared["usage"] = None  # every chunk has the field then, and the last one the counts
@@ -81,13 +81,13 @@ def chat_events(completion: ChatCompletionJson, *, with_usage: bool = False) -> 
 
 
 def _shared(completion: ChatCompletionJson) -> ChatCompletionJson:
-    """What every chunk says."""
+    """Fields that every chunk repeats."""
     shared_fields = {key: value for key in _SHARED if (value := completion.get(key)) is not None}
     return cast("ChatCompletionJson", {**shared_fields, "object": "chat.completion.chunk"})
 
 
 def _last(completion: ChatCompletionJson, choice: ChatChoiceJson) -> ChatChoiceJson:
-    """What the last chunk of a choice says."""
+    """Fields of the last chunk of a choice."""
     extra: ChatChoiceJson = {"finish_reason": choice.get("finish_reason")}
     if (ids := choice.get("token_ids")) is not None:
         extra["token_ids"] = ids
@@ -119,7 +119,7 @@ def response_events(response: ResponseJson) -> list[bytes]:
 
 
 class _PlaceJson(TypedDict, total=False):
-    """Where in a response an event belongs."""
+    """Position of an event within a response."""
 
     output_index: int
     item_id: str | None
@@ -134,7 +134,7 @@ class _ResponseWriter:
         self.events: list[bytes] = []
 
     def add(self, name: str, **fields: object) -> None:
-        """One event."""
+        """Append one event."""
         record = {"type": name, "sequence_number": len(self.events), **fields}
         self.events.append(_named(name, record))
 
@@ -184,7 +184,7 @@ class _ResponseWriter:
 
 
 def message_events(message: MessageJson) -> list[bytes]:
-    """A message of Anthropic's API as its events."""
+    """An Anthropic message as its events."""
     usage = message.get("usage") or MessagesUsageJson()
     begun: MessageJson = {
         **message,
@@ -208,7 +208,7 @@ def message_events(message: MessageJson) -> list[bytes]:
 
 
 def _block(block: BlockJson) -> tuple[BlockJson, list[DeltaJson]]:
-    """A content block as it opens, and what is added to it after."""
+    """A content block as its first event has it, and the deltas that follow."""
     deltas: list[DeltaJson]
     match block["type"]:
         case "thinking":
@@ -225,10 +225,10 @@ def _block(block: BlockJson) -> tuple[BlockJson, list[DeltaJson]]:
 
 
 def error_event(api: str, status: int, body: ErrorBodyJson, *, number: int = 0, model: str = "") -> bytes:
-    """The event by which a stream of this API says that it failed.
+    """The event that reports a failure in a stream of this API.
 
     Args:
-        number: How many events came before it.
+        number: How many events precede it.
         model: The model's name, which a failed response repeats.
     """
     if api == "messages":
@@ -259,7 +259,7 @@ def error_event(api: str, status: int, body: ErrorBodyJson, *, number: int = 0, 
 
 
 def pieces(text: object) -> Iterator[str]:
-    """The text in pieces of a few tokens; nothing for what is no text."""
+    """The text in pieces of a few tokens; nothing for a value that is not text."""
     if isinstance(text, str):
         for start in range(0, len(text), PIECE):
             yield text[start : start + PIECE]

@@ -1,4 +1,4 @@
-"""Anthropic's Messages as a server sees it: requests become Responses-shaped params, Responses objects become messages."""
+"""Server side of Anthropic's Messages: requests become Responses-shaped params, Responses objects become messages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ERROR_TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-"""HTTP status → Anthropic's name for the error; any other is an `api_error`."""
+"""HTTP status → Anthropic's name for the error; other statuses are an `api_error`."""
 
 
 def params_from_messages(body: MessagesBodyJson) -> ParamsJson:
-    """The Responses params that ask for the same; raises `ValueError` for what cannot be asked so."""
+    """Equivalent Responses params; raises `ValueError` for requests without an equivalent."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages must be a list with at least one message")
@@ -58,7 +58,7 @@ def params_from_messages(body: MessagesBodyJson) -> ParamsJson:
 
 
 def _is_function(tool: object) -> bool:
-    """A tool that the caller runs. Tools that Anthropic's servers run have a type of their own and no schema."""
+    """Whether the caller runs this tool. Tools that run on Anthropic's servers have a type of their own and no schema."""
     return isinstance(tool, dict) and isinstance(tool.get("input_schema"), dict)
 
 
@@ -84,7 +84,7 @@ def _add_choice(params: ParamsJson, choice: MessagesChoiceJson | None) -> None:
 
 
 def _items(message: TurnJson) -> list[ItemJson]:
-    """The items of one message. Tool results come before the words beside them, as they were made."""
+    """The items of one message. Tool results come before the text beside them, in the order of their creation."""
     if not isinstance(message, dict):
         raise ValueError(f"messages must hold objects, not {type(message).__name__}")
     role = message.get("role")
@@ -126,7 +126,7 @@ def _items(message: TurnJson) -> list[ItemJson]:
             case "image":
                 parts.append({"type": "input_image", "image_url": _image_url(block.get("source"))})
             case "redacted_thinking":
-                pass  # nobody but Anthropic can read it
+                pass  # only Anthropic can decode it
             case other:
                 raise ValueError(f"a content block of type {other!r} cannot be recorded")
     words: list[ItemJson] = []
@@ -150,7 +150,7 @@ def _image_url(source: ImageSourceJson | None) -> str | None:
 
 
 def message_from_response(response: ResponseJson, model: str) -> MessageJson:
-    """The message that says the same as a Responses object. Token ids and logprobs stay behind."""
+    """A Responses object as a message, without token ids and logprobs."""
     blocks: list[BlockJson] = []
     is_refused = False
     for item in response.get("output") or []:
@@ -186,7 +186,7 @@ def message_from_response(response: ResponseJson, model: str) -> MessageJson:
 
 
 def input_of(arguments: str | None) -> Mapping[str, object]:
-    """The arguments as the object that the API wants; text that is no JSON object is handed over as it is."""
+    """The arguments as the object that the API requires; text that is no JSON object is passed on unchanged."""
     try:
         value = from_json(arguments) if arguments else {}
     except UNREADABLE:
@@ -205,7 +205,7 @@ def _stop_reason(response: ResponseJson, blocks: list[BlockJson], is_refused: bo
 
 
 def messages_usage(usage: UsageJson | None) -> MessagesUsageJson:
-    """Token counts under Anthropic's names; 0 where the server counted nothing, because clients add them up."""
+    """Token counts under Anthropic's names; missing counts are 0, because clients add them up."""
     counts = usage if isinstance(usage, dict) else UsageJson()
     details = counts.get("input_tokens_details")
     cached = (details.get("cached_tokens") if isinstance(details, dict) else 0) or 0

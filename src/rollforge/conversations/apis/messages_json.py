@@ -9,7 +9,7 @@ from rollforge.json_shapes import ErrorJson, SchemaJson
 
 
 class ImageSourceJson(TypedDict, total=False):
-    """Where an image comes from: bytes in base64, or a URL."""
+    """Source of an image: base64 bytes, or a URL."""
 
     type: str
     media_type: str
@@ -33,7 +33,7 @@ class BlockJson(TypedDict, total=False):
 
 
 class DeltaJson(TypedDict, total=False):
-    """What an event of a stream adds to a block."""
+    """Addition to a block, in an event of a stream."""
 
     type: str
     text: str
@@ -50,7 +50,7 @@ class TurnJson(TypedDict, total=False):
 
 
 class MessagesToolJson(TypedDict, total=False):
-    """A tool; one that Anthropic's servers run has no schema."""
+    """A tool; a tool that runs on Anthropic's servers has no schema."""
 
     type: str
     name: str
@@ -105,9 +105,9 @@ class MessageJson(TypedDict, total=False):
 
 
 class ErrorBodyJson(TypedDict, total=False):
-    """An error; OpenAI's shape has no type beside it."""
+    """An error; OpenAI's format lacks the outer type."""
 
     type: str
     error: ErrorJson
     detail: str
-    """In FastAPI's shape."""
+    """The error in FastAPI's format."""

@@ -1,5 +1,6 @@
-"""What the `datasets` JSON loader would do to rows, known before they are written.
+"""Predicts what the `datasets` JSON loader would do to rows, before they are written.
 
-The loader infers types from the first ten megabytes of the first file. `arguments` knows which call arguments it would change, `times`
-which texts it would parse as timestamps, `watch` watches rows for both, and `late` brings late columns to the front.
+The loader infers types from the first ten megabytes of the first file. `call_arguments` finds call arguments that it would
+change, `times` finds texts that it would parse as timestamps, `watch` applies both to rows, and `late` finds columns that appear
+too late.
 """

@@ -1,10 +1,10 @@
 """Call arguments that the `datasets` JSON loader would change if they were written as objects.
 
-Objects with one set of keys become a struct, which is exact as long as every place has one type. Objects with different keys,
+Objects with the same keys become a struct, which is exact as long as every position has one type. Objects with different keys,
 and empty ones, become a `Json` column, whose floats pass through a ten-digit text together with the floats of other columns. A
 column that looked uniform and then changes fails the load; so does a key that occurs twice in one object. Texts that look like
-dates become timestamps, and integers beyond 64 bits become floats. In all these cases the dataset has arguments as strings,
-which no loader changes.
+dates become timestamps, and integers beyond 64 bits become floats. In all these cases the dataset has arguments as strings, which
+no loader changes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from rollforge.exporters.datasets_loader.times import looks_like_time
 from rollforge.store.reading import UNREADABLE
 
 SURE_BYTES = 6 << 20
-"""Well inside the part of the file from which the loader infers its types."""
+"""Position well inside the part of the file from which the loader infers types."""
 
 LATE = 1 << 62
-"""A position after everything that the loader infers types from: in another file."""
+"""A position behind everything from which the loader infers types, such as in another file."""
 
 _WHOLE = 2**53
-"""Integers below it are exact as floats."""
+"""Integers below this are exact as floats."""
 
 _KEY = re.compile(r'"\s*:')
 """Matches at least once for every key of a JSON text."""
 
 REPEATED_KEY = "call arguments name a key twice"
 SLIPS = frozenset({NOT_AN_OBJECT, REPEATED_KEY})
-"""Mistakes of the model in one call. No object can hold them, but they are no reason to change the form of all other calls."""
+"""Mistakes of the model in a single call. Objects cannot represent them, but they are no reason to change the form of all other
+calls.
+"""
 
 ROUNDED = "a number in the arguments, or beside them, would be rounded by the loader"
 _TIME = "arguments hold a text that looks like a date, which the loader would make a time"
@@ -43,12 +45,12 @@ _TIME = "arguments hold a text that looks like a date, which the loader would ma
 
 @dataclass
 class SharedRounding:
-    """State shared by all columns of a dataset: one `Json` column rounds the floats of all."""
+    """State shared by all columns of a dataset: one `Json` column causes rounding of floats in all."""
 
     has_json: bool = False
-    """Some column has objects with different keys."""
+    """Whether some column has objects with different keys."""
     has_risky_number: bool = False
-    """Some column has a float that rounding would change."""
+    """Whether some column has a float that rounding would change."""
 
 
 class ArgumentsGuard:
@@ -57,18 +59,18 @@ class ArgumentsGuard:
     def __init__(self, shared: SharedRounding | None = None) -> None:
         self._shared = shared or SharedRounding()
         self.has_risky_number = False
-        """This column has a float that rounding would change."""
+        """Whether this column has a float that rounding would change."""
         self._shapes: set[frozenset[tuple[str, ...]]] = set()
         self._types: dict[tuple[str, ...], str] = {}
-        """Place in the arguments → the one type of all values there."""
+        """Position in the arguments → the single type of all values there."""
         self._harmless: set[Hashable] = set()
-        """Outlines of flat objects without floats: objects with the same outline need no second look."""
+        """Outlines of flat objects without floats; another object with a known outline needs no check."""
         self._has_mixed_keys = False
 
     def damage(self, arguments: str, position: int) -> str | None:
-        """Why objects would be changed if this one came at this byte of the file, or None.
+        """Why the loader would change objects if this one were written at this byte of the file; None if it would not.
 
-        The guard does not remember an object that would do damage: the caller may leave it out and go on.
+        An object that would cause damage is not recorded, so the caller may skip it and continue.
         """
         try:
             value = msgspec.json.decode(arguments)
@@ -116,7 +118,7 @@ class ArgumentsGuard:
 
 
 def _flat_outline(value: dict[str, object]) -> Hashable | None:
-    """Keys and types of a flat object whose values no loader changes; None for any other object."""
+    """Keys and types of a flat object whose values no loader changes; None for other objects."""
     if not value or not all(map(_is_harmless, value.values())):
         return None
     return (*value, *map(type, value.values()))
@@ -129,7 +131,7 @@ def _is_harmless(item: object) -> bool:
 
 
 def has_repeated_key(arguments: str) -> bool:
-    """Whether some object in the JSON text has a key twice."""
+    """Whether an object in the JSON text has a duplicate key."""
     repeated = False
 
     def note(pairs: list[tuple[str, Any]]) -> None:
@@ -147,7 +149,7 @@ def _count_keys(value: Any) -> int:
 
 
 def _leaves(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, Any]]:
-    """Every place in the value with the name of its type and its value; the items of a list share one place."""
+    """Every position in the value with its type name and value; list items share one position."""
     yield keys, type(value).__name__, value
     if isinstance(value, dict):
         for key, item in value.items():
@@ -160,7 +162,7 @@ def _leaves(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def _is_ragged(value: Any) -> bool:
-    """Whether a list holds objects with different keys."""
+    """Whether a list contains objects with different keys."""
     if not isinstance(value, list):
         return False
     return len({frozenset(path for path, _, _ in _leaves(item)) for item in value}) > 1

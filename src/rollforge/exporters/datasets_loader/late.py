@@ -20,11 +20,11 @@ def first_late(
     front: Collection[int],
     sure_bytes: int = SURE_BYTES,
 ) -> int | None:
-    """The first example that uses something no earlier example does, after the part from which the loader infers types.
+    """The first example that introduces an optional value after the part of the file from which the loader infers types.
 
     Args:
         files: the examples of each file, in order.
-        codes: per example, its place in `uses`: the optional values that its row has.
+        codes: per example, its index in `uses`, which lists the optional values of its row.
         sizes: bytes of each row; 0 if unknown, which counts as the mean.
         front: examples that are already at the front.
     """

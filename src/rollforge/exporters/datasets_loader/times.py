@@ -1,7 +1,7 @@
 """Texts that the `datasets` JSON loader parses as timestamps.
 
-If every text of a column looks like a date, the loader makes the column a timestamp, and the trainer gets no text. The pattern here
-matches rather too much than too little.
+If every text of a column looks like a date, the loader makes the column a timestamp, and the trainer gets no text. The pattern
+errs on the side of matching too much.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _TIME = re.compile(
 
 
 def looks_like_time(text: str) -> bool:
-    """Whether a loader might parse the text as a date or a time."""
+    """Whether a loader might parse the text as a date or time."""
     return len(text) >= 10 and text[4] == "-" and _TIME.fullmatch(text) is not None
 
 
 class TimesWatch:
-    """Looks through rows until every text field has had a value that is no time: most often one row."""
+    """Reads rows until every text field has had a value that is not a time; usually one row suffices."""
 
     def __init__(self) -> None:
         self._is_settled: dict[str, bool] = {}
         self.is_done = False
 
     def look(self, row: object) -> None:
-        """Look at the next row of the file."""
+        """Examine the next row of the file."""
         for path, text in _texts(row, ""):
             self._is_settled[path] = self._is_settled.get(path, False) or not looks_like_time(text)
         self.is_done = all(self._is_settled.values())

@@ -1,8 +1,8 @@
-"""Watches rows before they are written: which keys their messages need, and what the loader would damage.
+"""Watches rows before they are written: the keys that their messages need, and values that the loader would damage.
 
 The watch is a row writer, so it sees exactly the messages and tools that the exporter's columns write. When the loader would
 damage a value, the watch changes the form of the whole dataset from there on and says why. A mistake of the model in one call
-(arguments that are no JSON object) concerns its own row only, and only while arguments are objects.
+(arguments that are no JSON object) affects only its own row, and only while arguments are objects.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rollforge.exporters.writer import RowWriter, qualified
 
 
 class LoaderWatch(RowWriter):
-    """A writer that writes nothing and notes everything."""
+    """A row writer that writes nothing and records what it sees."""
 
     def __init__(self, exporter: Exporter, kind: Kind, form: Form, fallback: Arguments | None) -> None:
-        """`fallback` is the form of arguments to change to when objects would be damaged; None if there is no other."""
+        """`fallback` is the form of arguments used when the loader would damage objects; None if there is no other form."""
         super().__init__(form)
         self._exporter, self._kind, self._fallback = exporter, kind, fallback
         self._is_inferred = exporter.is_inferred(kind) and not form.is_columnar
@@ -39,21 +39,21 @@ class LoaderWatch(RowWriter):
         self._shared = SharedRounding(has_risky_number=kind == "prompt")
         self._guards: dict[str, ArgumentsGuard] = {}
         self._first_keys: dict[str, frozenset[str]] = {}
-        """RowColumn → the optional keys of its first message."""
+        """Column → the optional keys of its first message."""
         self._checked_tools: bytes | None = None
         self._times = TimesWatch()
         self.times: str | None = None
-        """A field whose texts all look like times in some file."""
+        """A field whose texts all look like times in some file, if any."""
         self.position = 0
-        """Byte of the current file at which the next row would begin; `LATE` after the first file."""
+        """Byte of the current file at which the next row would start; `LATE` after the first file."""
         self.slip: str | None = None
-        """What makes the current row inexpressible while arguments are objects."""
+        """Why the current row is inexpressible while arguments are objects, if it is."""
         self._builds = False
         self._plain_prompt: list[ChatMessage] | None = None
-        """The last prompt, if it says nothing new a second time."""
+        """The last prompt, if a second look at it would find nothing new."""
 
     def look(self, example: Example, limit: int) -> int:
-        """Look at one example; returns the size of its line, or 0 where nobody needs it.
+        """Examine one example; returns the size of its line, or 0 if the size is not needed.
 
         Args:
             limit: positions beyond it need no size.
@@ -82,7 +82,7 @@ class LoaderWatch(RowWriter):
         return len(line) + 1
 
     def end_file(self) -> None:
-        """Note the end of a file: the loader infers types from the first file only."""
+        """Record the end of a file: the loader infers types from the first file only."""
         self.times = self.times or self._times.path
         self._times = TimesWatch()
         self.position = LATE
@@ -144,7 +144,7 @@ class LoaderWatch(RowWriter):
                     return
 
     def _watch_keys(self, messages: list[ChatMessage], column: str) -> None:
-        """Messages with different keys make a `Json` column too, whatever their calls look like."""
+        """Detect messages with different keys, which also make a `Json` column, whatever their calls contain."""
         for message in messages:
             keys = keys_used([message], self.form.shaping)
             if keys != self._first_keys.setdefault(column, keys):
@@ -154,7 +154,7 @@ class LoaderWatch(RowWriter):
                 return
 
     def _keep_numbers(self) -> None:
-        """Change the form of the values that hold a number which messages with different keys would round."""
+        """Change the form of values with a number that would be rounded because messages have different keys."""
         if self._kind == "prompt":
             self._change("a number beside the messages would be rounded by the loader", keys="uniform")
         elif "tools" in self._guards and self._guards["tools"].has_risky_number:

@@ -1,4 +1,4 @@
-"""Verdicts on disk that do not count: what other verifiers said about the same rollouts."""
+"""Verdicts of other verifiers on disk, which do not count for the run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rollforge.statistics.stats import Floats
 from rollforge.store.reading import UNREADABLE, bounded_lines
 
 MOST = 8
-"""Verifiers to read."""
+"""Most verifiers that are read."""
 
 
 class _Line(msgspec.Struct):
-    """The fields of a verdict line that matter here."""
+    """The fields of a verdict line that are needed here."""
 
     task: int = msgspec.field(name="_ng_task_index")
     rollout: int = msgspec.field(name="_ng_rollout_index")
@@ -33,8 +33,8 @@ _decode = msgspec.json.Decoder(_Line).decode
 def other_rewards(path: Path, table: pa.Table) -> dict[str, Floats]:
     """Verifier → its newest reward for each row of `table` (task, rollout, verifier), NaN for none.
 
-    A verifier's verdicts are left out where they are the ones that count. Lines that are no verdicts are skipped: another tool
-    may write a file of the same name.
+    A verifier's verdicts are omitted for rows where they count. Invalid lines are skipped, because another tool may write a file
+    of that name.
     """
     newest = _newest(path)
     if not newest:

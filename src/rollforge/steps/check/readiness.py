@@ -36,17 +36,17 @@ class RecipeVerdict(msgspec.Struct, frozen=True):
 
 
 class RewardScale(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean reward, and the range that scaled rewards refer to."""
+    """The mean reward, and the range to which scaled rewards refer."""
 
     mean: float
     range: list[float]
     is_declared: bool
     is_first_stage: bool = False
-    """The mean is over the first stage of an adaptive run: over all rollouts it would say what the sampling rule chose."""
+    """Whether the mean is over the first stage of an adaptive run; over all rollouts it would depend on the sampling rule."""
 
 
 class CheckCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the findings are over."""
+    """Numbers of rollouts behind the findings."""
 
     rollouts: int
     tasks: int
@@ -54,30 +54,30 @@ class CheckCounts(msgspec.Struct, frozen=True, kw_only=True):
     judged: int
     unjudged: int
     failed: int | None
-    """Null when nothing says how many rollouts were expected."""
+    """Null if the number of expected rollouts is unknown."""
     truncated: int
     rejected_lines: int
     reward: RewardScale | None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a run, and their consequences."""
+    """The findings of a run, and the conclusions from them."""
 
     run: str
     ok: bool
     exit_code: Exit
     recipe: str | None
-    """The recipe asked for; null for none, or for several (see `asked`)."""
+    """The requested recipe; null for none, or for several (see `asked`)."""
     asked: list[str] = []
-    """All recipes asked for."""
+    """All requested recipes."""
     counts: CheckCounts
     findings: list[Finding]
     recipes: dict[str, RecipeVerdict]
     thresholds: dict[str, dict[str, float]]
-    """The options of every check that was asked."""
+    """The options of every check that ran."""
     ignored: list[str] = []
     where: str | None = None
-    """The condition for rollouts to be looked at, when not all were."""
+    """The condition that selected rollouts, if any."""
 
     def at(self, level: str) -> list[Finding]:
         """The findings of one level."""
@@ -98,31 +98,31 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 OF_ALL_STAGES = frozenset(
     {"adaptive-run", "low-coverage", "missing-rollouts", "duplicate-rollouts", "bad-lines", "volume"}
 )
-"""General checks that look at all rollouts of an adaptive run."""
+"""General checks that use all rollouts of an adaptive run."""
 
 
 class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is checked."""
+    """Recipes, limits and selection of checks."""
 
     recipe: str | None = None
     recipes: tuple[str, ...] = ()
-    """Several recipes at once; `recipe` counts as one of them."""
+    """Several recipes; `recipe` is added to them."""
     fail_on: FailOn = "error"
     ignore: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = {}
     """Option values by check id."""
     more_checks: tuple[Any, ...] = ()
-    """Checks of the user's own: functions, or `file.py:name`."""
+    """User-defined checks: functions, or `file.py:name`."""
     reward_range: tuple[float, float] | None = None
     verifier: str | None = None
     where: str | None = None
-    """Check only rollouts for which this expression holds; no certain number of those was asked for."""
+    """Check only rollouts for which this expression holds; the number of expected rollouts is then unknown."""
     places_limit: int | None = 20
     only_recipe: bool = False
-    """Leave out what other recipes would ask, and with it their verdicts."""
+    """Omit checks and verdicts of other recipes."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown recipes, and a range in which no reward lies."""
+        """Refuse unknown recipes, and an empty reward range."""
         for name in self.asked:
             load_recipe(name)
         if self.reward_range is not None and not self.reward_range[0] < self.reward_range[1]:
@@ -131,21 +131,22 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Every recipe asked for, each once."""
+        """All requested recipes, without duplicates."""
         return tuple(dict.fromkeys((*((self.recipe,) if self.recipe else ()), *self.recipes)))
 
     def likes(self) -> dict[str, str]:
-        """Each recipe asked for → the built-in one whose checks apply, which is itself unless it comes from another package."""
+        """Requested recipe → the built-in one whose checks apply; a built-in recipe maps to itself."""
         return {name: load_recipe(name).like for name in self.asked}
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # absurd rewards have no mean, and no warning
 def check_evidence(run: Evidence, options: CheckOptions, *, first_stage: Evidence | None = None) -> Report:
-    """Ask the checks about evidence that is already gathered.
+    """Run the checks on the given evidence.
 
     Args:
-        first_stage: of an adaptive run, the rollouts that did not depend on earlier rewards. General checks look at those: over
-            all rollouts, sizes, rewards and positions depend on each other by design. A recipe's checks look at all.
+        first_stage: for an adaptive run, the rollouts that did not depend on earlier rewards. General checks use only these,
+            because over all rollouts, sizes, rewards and positions depend on each other by design. A recipe's checks use all
+            rollouts.
     """
     checks = _checks(options)
     limits = {check.id: _limits(check, options.settings.get(check.id, {})) for check in checks}
@@ -188,7 +189,7 @@ def check_evidence(run: Evidence, options: CheckOptions, *, first_stage: Evidenc
 
 
 def _spared(findings: list[Finding], check: Check, likes: Mapping[str, str]) -> list[Finding]:
-    """The findings, no more than warnings where all recipes asked for leave the offending rollouts out."""
+    """The findings, reduced to warnings if all requested recipes filter out the offending rollouts."""
     if not likes or not set(likes.values()) <= set(check.spares):
         return findings
     return [
@@ -202,13 +203,13 @@ def _as_warning(finding: Finding, recipes: Sequence[str]) -> Finding:
 
 
 def _for_recipe(general: Sequence[Finding], checks: Sequence[Check], name: str) -> list[Finding]:
-    """The general findings that matter to a recipe: without those about rollouts that it leaves out anyway."""
+    """The general findings that matter to a recipe, without those about rollouts that it filters out."""
     spared = {check.id for check in checks if name in check.spares}
     return [finding for finding in general if finding.id not in spared]
 
 
 def exit_code(findings: Sequence[Finding], fail_on: FailOn = "error") -> Exit:
-    """What the findings mean for a pipeline: 5 broken verification, 3 too incomplete to say, 4 the gate fails, else 0."""
+    """Exit code of the gate: 5 broken verification, 3 too incomplete to judge, 4 the gate fails, else 0."""
     errors = [finding for finding in findings if finding.level == "error"]
     if fail_on == "never":
         return Exit.DONE
@@ -222,7 +223,7 @@ def exit_code(findings: Sequence[Finding], fail_on: FailOn = "error") -> Exit:
 
 
 def recipe_verdict(name: str, general: Sequence[Finding], own: Sequence[Finding]) -> RecipeVerdict:
-    """Ready, not yet (more or other rollouts would do), or no (as it is, this run will not)."""
+    """Ready, not yet (more or other rollouts would help), or no (this run cannot become fit)."""
     errors = [finding for finding in (*general, *own) if finding.level == "error"]
     if errors:
         final = [finding for finding in errors if finding.is_final or finding.area == "verification"]
@@ -280,7 +281,7 @@ def _limits(check: Check, settings: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _ask(check: Check, run: Evidence, limits: dict[str, float]) -> list[Finding]:
-    """The check's findings; a user's check that raises becomes a finding about itself."""
+    """Run a check; an exception in a user's check becomes a finding about the check."""
     if check.function.__module__.startswith("rollforge."):
         return check.run(run, limits)
     try:

@@ -1,4 +1,4 @@
-"""Checks a run on disk: its index, its manifest and the files beside it become evidence."""
+"""Checks a run on disk, with evidence from its index, its manifest and its other files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_run(
         evidence = index_evidence(runs, chosen)
         return check_evidence(evidence, chosen, first_stage=_first_stage(runs, evidence, chosen))
     with open_index(runs, verifier=chosen.verifier) as index:
-        pa.default_memory_pool().release_unused()  # what building it took, before the columns take as much again
+        pa.default_memory_pool().release_unused()  # release the build's memory before the columns need as much again
         evidence = index_evidence(index, chosen)
         return check_evidence(evidence, chosen, first_stage=_first_stage(index, evidence, chosen))
 
@@ -50,7 +50,7 @@ def _first_stage(index: Index, whole: Evidence, options: CheckOptions) -> Eviden
 
 
 class IndexSource:
-    """An index as a source of evidence: all of its rollouts, or those that an expression keeps."""
+    """An index as evidence source: all its rollouts, or those that an expression selects."""
 
     def __init__(self, index: Index, where: str | None = None) -> None:
         self._index = index
@@ -92,7 +92,7 @@ class IndexSource:
         return other_rewards(self._index.runs[0].verdicts, table)
 
     def connection(self) -> Any:
-        """For a user's own check: `evidence.index.connection()`."""
+        """A SQL connection for user-defined checks: `evidence.index.connection()`."""
         return self._index.connection()
 
 
@@ -144,7 +144,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
 
 
 def _suspect(manifest: Manifest) -> SuspectWindow | None:
-    """The window that `collect` marked; None when the manifest has none, or one that makes no sense."""
+    """The window that `collect` marked; None if the manifest has none, or an invalid one."""
     if not manifest.extra.get("suspect"):
         return None
     try:
@@ -154,7 +154,7 @@ def _suspect(manifest: Manifest) -> SuspectWindow | None:
 
 
 def _probe(manifest: Manifest) -> ProbeOutcome | None:
-    """The last probe's result; None when there was none."""
+    """The last probe's result, or None."""
     if not manifest.extra.get("probe"):
         return None
     try:
@@ -164,7 +164,7 @@ def _probe(manifest: Manifest) -> ProbeOutcome | None:
 
 
 def _timed_out(index: Index) -> list[int]:
-    """The task of each attempt that ended in a time-out."""
+    """The task of each attempt that timed out."""
     if not any(files.failures.exists() for files in index.runs):
         return []
     tasks = index.select("SELECT task FROM failures WHERE class = 'timeout' AND task IS NOT NULL ORDER BY 1")
@@ -172,19 +172,19 @@ def _timed_out(index: Index) -> list[int]:
 
 
 def _timeout(manifest: Manifest) -> float | None:
-    """The longest time for one request, in seconds."""
+    """Timeout of one request in seconds."""
     limit = manifest.config.get("request_timeout_s")
     return float(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) else None
 
 
 def _rollouts_per_task(index: Index) -> list[int]:
-    """How many rollouts of each task NeMo Gym's materialized inputs ask for; empty when there are none."""
+    """Number of rollouts per task in NeMo Gym's materialized inputs; empty without them."""
     inputs = index.inputs_per_task()
     return [] if inputs is None else inputs[1].tolist()
 
 
 def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[float, float] | None:
-    """The range that the run's own verifier declared; None when another one's verdicts are looked at."""
+    """The range that the run's own verifier declared; None if another verifier's verdicts are checked."""
     if verifier is not None or len(manifests) != 1 or not manifests[0].extra.get("reward_range"):
         return None
     low, high = manifests[0].extra["reward_range"]
@@ -192,7 +192,7 @@ def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[floa
 
 
 def _run_name(files: RunFiles) -> str:
-    """How a run is called in commands: its folder, when that is enough."""
+    """The name of a run in commands: its folder, if that is unambiguous."""
     return shlex.quote(
         str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
     )

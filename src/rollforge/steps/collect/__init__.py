@@ -47,7 +47,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the engine on use: `collect --help` needs the options only."""
+    """Import the engine on first use, since `collect --help` needs only the options."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rollforge.steps.collect.{_MODULE_OF[name]}"), name)

@@ -1,7 +1,7 @@
-"""The bottleneck of a run: one line that names what to change to go faster.
+"""The bottleneck of a run: one line that names the change which would speed it up.
 
-Every share is of time that was measured. A part is to blame when its own slots are full, or when most of a rollout's time goes into it
-while the model's slots are not.
+All shares are of measured time. A component is the bottleneck if its slots are full, or if it takes most of a rollout's time
+while the model's slots are not full.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.live import Live
 
 BUSY = 0.85
-"""Above this share of one core, the client itself is the limit: Python runs on one."""
+"""Share of one core above which the client itself is the limit, since Python runs on one core."""
 LAGGING_S = 0.05
 LIMITED = 0.3
-"""From this share of a rollout's time on, waiting for a rate limit is what slows the run down."""
+"""Share of a rollout's time spent on rate limits from which they count as the bottleneck."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process did, and how much could go on at once."""
+    """Time and concurrency of one process."""
 
     elapsed_s: float
     cpu_s: float
     lag_s: float
     commit_s: float
     model_slots: int
-    """The limit on requests in flight, as it is at the end."""
+    """The final limit on requests in flight."""
     verify_slots: int
     seconds_per_verdict: float | None = None
     rate_wait_s: dict[LimitName, float] = {}
@@ -35,7 +35,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bottleneck(live: Live, load: Load) -> str:
-    """One line: what to change to go faster."""
+    """One line that names the change which would speed up the run."""
     if load.elapsed_s <= 0 or not live.fresh:
         return "unknown: nothing was finished"
     busy = load.cpu_s / load.elapsed_s
@@ -90,7 +90,7 @@ def _asking(live: Live, load: Load) -> float:
 
 
 def human_seconds(seconds: float) -> str:
-    """A duration with the unit that suits it: `79 µs`, `12 ms`, `0.9 s`."""
+    """A duration in a suitable unit: `79 µs`, `12 ms`, `0.9 s`."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.0f} ms" if seconds < 0.1 else f"{seconds:.1f} s"

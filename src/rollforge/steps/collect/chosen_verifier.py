@@ -8,7 +8,7 @@ from rollforge.verifiers.base import Verifier, load_verifier, option_names
 
 
 def chosen_verifier(options: CollectOptions) -> Verifier | None:
-    """Load the verifier; refuse an option of it that was given as a request parameter (`-S`)."""
+    """Load the verifier; refuse a verifier option that was passed as a request parameter (`-S`)."""
     if options.verifier is None:
         return None
     verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)

@@ -31,7 +31,7 @@ Api = Literal["auto", "responses", "chat"]
 
 MOST_SAMPLES = 1_000_000
 MOST_REQUESTS = 100_000
-"""Most requests in flight: each holds a socket."""
+"""Limit on requests in flight: each needs a socket."""
 
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 
@@ -52,7 +52,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "pilot": (1, math.inf),
     "max_samples": (1, MOST_SAMPLES),
 }
-"""Option → smallest and largest value."""
+"""Option → smallest and largest allowed value."""
 
 _PARAMETER_BOUNDS: dict[str, tuple[float, float]] = {
     "temperature": (0, 10),
@@ -75,12 +75,12 @@ KNOWN_PARAMETERS = frozenset(
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20,}")
-"""No variable is called like this, and many keys are."""
+"""Pattern of texts that cannot be variable names and are probably API keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """Which tasks, and how often."""
+    """Selection of tasks and samples."""
 
     limit: int | None = None
     """Take only this many tasks."""
@@ -104,7 +104,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The server, and the parameters of every request."""
+    """Options of the server, and parameters of every request."""
 
     base_urls: tuple[str, ...] = ()
     """Server, such as http://localhost:8000/v1; repeat the flag for replicas."""
@@ -120,7 +120,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifierOptions:
-    """Who judges, and how."""
+    """Options of the verifier."""
 
     verifier: Any = None
     """Name of a built-in verifier, file.py:function or module:function."""
@@ -148,7 +148,7 @@ class VerifierOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOptions:
-    """What turns a task into a rollout."""
+    """Options of the agent."""
 
     agent: str | None = None
     """model_call, tool_loop, gym_resources, gym_agent, file.py:Class, "program:COMMAND …" or a preset (claude-code, codex, opencode, qwen-code, mini-swe-agent); by default the one that the flags below imply."""  # noqa: E501
@@ -220,7 +220,7 @@ class CollectOptions(
     BatchOptions,
     GoalOptions,
 ):
-    """How to collect rollouts. `rollforge collect` reads its flags, defaults and help texts from the groups."""
+    """Options of `collect`. `rollforge collect` derives its flags, defaults and help texts from the groups."""
 
     input: str
     """Task file (JSONL, a JSON array, CSV, Arrow, Parquet), hf://datasets/ORG/NAME, `-` for stdin; empty with --env."""
@@ -234,7 +234,7 @@ class CollectOptions(
     """Move an existing run aside and start again."""
 
     def check(self) -> None:
-        """Refuse what cannot work, before anything is touched."""
+        """Refuse impossible combinations before anything is written."""
         self._check_numbers()
         refuse_unread("collect", self._changed(), self._by_flag())
         self.check_costs()
@@ -264,7 +264,7 @@ class CollectOptions(
         return {_flag(name): value for name, value in vars(self).items()}
 
     def _changed(self) -> list[str]:
-        """The flags of options that differ from their defaults and serve a goal, a batch, a program or a head server."""
+        """Flags of non-default options for goals, batches, programs or a head server."""
         usual = CollectOptions(input=self.input, out=self.out)._by_flag()
         groups = (GoalOptions(), BatchOptions(), ProgramOptions())
         flags = {_flag(name) for group in groups for name in vars(group)} | {"--agent-map", "--fan-out"}
@@ -280,7 +280,7 @@ class CollectOptions(
             )
 
     def _check_goal(self) -> None:
-        """Refuse a goal that nothing could count."""
+        """Refuse a goal without countable units."""
         parse_share(self.audit, "--audit")
         if self.goal is None:
             return
@@ -334,7 +334,9 @@ class CollectOptions(
         parse_workers(self.verify_workers)
 
     def _question_parameter(self, name: str, value: object) -> None:
-        """Refuse an option of ours, and what looks like a misspelt parameter; servers have fields of their own, so others pass."""
+        """Refuse our own options and probable misspellings as request parameters; other names pass, since servers have additional
+        fields.
+        """
         if name in KNOWN_PARAMETERS:
             return
         option = next(iter(value), "") if name == "collect" and isinstance(value, dict) else name
@@ -353,7 +355,7 @@ class CollectOptions(
             )
 
     def _check_key(self) -> None:
-        """Refuse a key where its variable's name belongs, without repeating it, and a key that no header can hold."""
+        """Refuse an API key instead of its variable's name (without repeating it), and a key that is invalid in a header."""
         if len(self.key_envs) > 1 and len(self.base_urls) not in (1, len(self.key_envs)):
             raise UsageError(
                 f"{len(self.key_envs)} keys for {len(self.base_urls)} servers",
@@ -382,7 +384,7 @@ class CollectOptions(
             )
 
     def _check_agent(self) -> None:
-        """Refuse agents' options that contradict each other."""
+        """Refuse contradictory agent options."""
         servers = {
             "--gym-head": self.gym_head,
             "--gym-resources": self.gym_resources,
@@ -425,25 +427,25 @@ class CollectOptions(
 
     @property
     def key_envs(self) -> tuple[str, ...]:
-        """The names of the variables that hold keys; several stand with commas between them."""
+        """Names of the variables that hold keys; several are separated by commas."""
         return tuple(name.strip() for name in self.api_key_env.split(",") if name.strip())
 
     @property
     def asks_model(self) -> bool:
-        """The agent asks the model named here."""
+        """Whether the agent calls the model named here."""
         if self.env is not None:
             return not (self.env.startswith("gym:") and "via=agent" in self.env)
         return (self.agent or self.to_agent_options().agent) != "gym_agent"
 
     def to_agent_options(self) -> AgentOptions:
-        """The part of this that concerns the agent."""
+        """The options that concern the agent."""
         from rollforge.agents.base import AgentOptions
 
         shared = {name: getattr(self, name) for name in AgentOptions.__struct_fields__ if hasattr(self, name)}
         return AgentOptions(gym_verify=self.verifier is None and not self.no_verify, **shared)
 
     def to_config(self) -> JsonFields:
-        """Every option, as saved in the manifest."""
+        """All options, as saved in the manifest."""
         from rollforge.agents.tools.loading import tools_name
 
         named = replace(
@@ -458,7 +460,7 @@ def _flag(name: str) -> str:
 
 
 def _own_flag(word: str, names: list[str], *, cutoff: float) -> str | None:
-    """The flag of the option that the word names, or nearly names."""
+    """The flag of an option with this name, or a similar one."""
     flag_by_name = {name.removesuffix("_s"): _flag(name) for name in names}
     flag_by_name |= {
         "base_url": "--base-url",
@@ -474,7 +476,7 @@ def _own_flag(word: str, names: list[str], *, cutoff: float) -> str | None:
 
 
 def _refuse_secret_settings(overrides: JsonFields, path: str = "") -> None:
-    """Refuse a key where it would be written into every task and row; the message does not repeat it."""
+    """Refuse an API key that would be written into every task and row; the message does not repeat it."""
     for name, value in overrides.items():
         if isinstance(value, dict):
             _refuse_secret_settings(value, f"{path}{name}.")
@@ -495,7 +497,7 @@ def check_bounds(flag: str, value: float, lowest: float, highest: float) -> None
 
 
 def _check_url(flag: str, url: str, form: str) -> None:
-    """Refuse what is no address of a server; what may be a secret is not repeated."""
+    """Refuse an invalid server address; parts that may be secret are not repeated."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -525,21 +527,21 @@ _MANIFEST_ORDER = (
     *("probe", "stop_on", "attempts", "retries", "retry_budget", "max_failures", "request_timeout_s"),
     *("rollout_deadline_s", "deadline_s", "max_total_tokens", "outage_patience_s", "pilot", "fresh"),
 )
-"""Order of the options in manifests since the first version; newer options follow."""
+"""Order of options in the manifest, kept from the first version; newer options follow."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """How many failures are bearable: a count, or a share."""
+    """Limit on failures: a count, or a share."""
 
     count: int | None = None
     share: float | None = None
 
     HOPELESS_FROM: ClassVar[int] = 50
-    """A share means nothing before this many rollouts are settled."""
+    """Fewest settled rollouts for a share to be meaningful."""
 
     @classmethod
     def parse(cls, text: str) -> Allowance:
-        """`20` is a count; `0.05`, `1.0` and `5%` are shares."""
+        """Parse `20` as a count; `0.05`, `1.0` and `5%` as shares."""
         words = text.strip()
         try:
             if words.isdigit():
@@ -554,14 +556,14 @@ class Allowance(msgspec.Struct, frozen=True):
         return cls(share=share)
 
     def is_exceeded(self, failed: int, settled: int) -> bool:
-        """Whether this number of failures is too large."""
+        """Whether this number of failures exceeds the limit."""
         if self.count is not None:
             return failed > self.count
         return settled >= self.HOPELESS_FROM and failed > (self.share or 0.0) * settled
 
 
 def parse_share(text: str, flag: str) -> float:
-    """`1%` or `0.01`."""
+    """Parse `1%` or `0.01`."""
     words = text.strip()
     try:
         share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
@@ -573,7 +575,7 @@ def parse_share(text: str, flag: str) -> float:
 
 
 def verifier_name(verifier: Any) -> str | None:
-    """How a verifier is called in files and messages."""
+    """Name of a verifier in files and messages."""
     if verifier is None or isinstance(verifier, str):
         return verifier
     return str(getattr(verifier, "__qualname__", type(verifier).__name__))

@@ -1,7 +1,7 @@
-"""The meter of a collection: what each rollout, failed attempt and judge call cost, and what the next ones will.
+"""Cost accounting of a collection: rollouts, failed attempts and judge calls, with an estimate for those in flight.
 
-What was paid before this process comes from the files (`store.costs`), so that a resumed run knows the same total as one that
-nobody interrupted.
+Costs of earlier processes are read from the files (`store.costs`), so that a resumed run has the same total as an uninterrupted
+one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollforge.store import RunFiles
 from rollforge.store.costs import CostFacts, CostTally, read_costs
 
 FREE = frozenset({"rate-limited", "unavailable", "auth", "not-found", "context-overflow"})
-"""Failures by which a server says that it generated nothing."""
+"""Failure classes for which the server generated nothing."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _OpenGroup:
 
 
 class CostMeter:
-    """Prices of one collection and what it has spent."""
+    """Prices of one collection and its costs so far."""
 
     def __init__(
         self,
@@ -57,23 +57,23 @@ class CostMeter:
         self._max_cost = options.max_cost
         self.price_per_hour = options.price_per_hour
         self._failed = 0.0
-        """Dollars of this process's failed attempts."""
+        """Dollars for failed attempts in this process."""
         self._is_asked = options.asks_price
         self._started: float | None = time.monotonic()
         self._estimated = 0.0
-        """Dollars of rollouts whose tokens nobody counted, for the budget alone."""
+        """Estimated dollars for rollouts with unknown token counts; used only for the budget."""
         self.elsewhere = 0.0
-        """Dollars that other workers of the same run have spent since it was started."""
+        """Dollars spent by other workers of the run since its start."""
         self._open: dict[int, _OpenGroup] = {}
         self._say(options, judge, [] if notes is None else notes)
 
     @property
     def is_known(self) -> bool:
-        """Whether rollouts have a price."""
+        """Whether the price of rollouts is known."""
         return self.price is not None
 
     def _say(self, options: CollectOptions, judge: str, notes: list[str]) -> None:
-        """Note the prices, and those that are not known; a budget without a price is refused."""
+        """Add notes on prices and on unknown ones; a budget without a price is refused."""
         for flag, text, name, price in (
             ("--price", options.price, options.model, self.price),
             ("--judge-price", options.judge_price, judge, self.judge_price),
@@ -98,18 +98,18 @@ class CostMeter:
     # -- what one thing cost ------------------------------------------------------------------------------------------
 
     def of_rollout(self, trajectory: Trajectory) -> float | None:
-        """A finished rollout, with the tries that were paid and thrown away; None when it is not known."""
+        """Cost of a finished rollout, with paid but discarded answers; None if unknown."""
         if self.price is None:
             return None
         usage = trajectory.response.get("usage")
         return None if usage is None else self._sum([*trajectory.wasted], usage, trajectory.requests)
 
     def of_judge(self, numbers: object) -> float | None:
-        """The judge's part of a verdict, from its `judge_input_tokens` and `judge_output_tokens`."""
+        """Cost of the judge in a verdict, from `judge_input_tokens` and `judge_output_tokens`."""
         return None if self.judge_price is None else self.judge_price.judge_cost(numbers)
 
     def of_failure(self, failure: Failure) -> float | None:
-        """A failed attempt: what its answers used, 0 when the server generated nothing, None when nobody knows."""
+        """Cost of a failed attempt: of its answers; 0 if the server generated nothing; None if unknown."""
         partial = failure.partial if isinstance(failure.partial, dict) else {}
         # Turns before the failed call are in the partial response; the failed call itself is not.
         played = partial.get("usage")
@@ -120,7 +120,7 @@ class CostMeter:
         return 0.0 if is_refused and not partial.get("output") else None
 
     def _sum(self, single: list[object], played: object, requests: int) -> float | None:
-        """The cost of single calls, and of turns that were played with a number of requests; None when one is not known."""
+        """Cost of single calls, and of turns that were played with a number of requests; None if one is unknown."""
         if self.price is None:
             return None
         costs = [self.price.cost(usage, is_batch=self._is_batch) for usage in single]
@@ -130,7 +130,7 @@ class CostMeter:
 
     @staticmethod
     def has_judge(verdict: Verdict) -> bool:
-        """Whether a judge model had a part in the verdict."""
+        """Whether a judge model took part in the verdict."""
         return has_judge(verdict.numbers)
 
     # -- counting -----------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class CostMeter:
         response: Response,
         prompt_bytes: int,
     ) -> None:
-        """One rollout is on disk."""
+        """Count a rollout that is on disk."""
         self.tally.add_rollout(cost)
         if self.has_judge(verdict):
             self.tally.add_judge(judge_cost)
@@ -163,7 +163,7 @@ class CostMeter:
             group.low, group.high = min(group.low, verdict.reward), max(group.high, verdict.reward)
 
     def add_failure(self, position: int, failure: Failure) -> OwnJson:
-        """Count a failed attempt; returns its costs as its line holds them. A judge that gave no verdict was paid as well."""
+        """Count a failed attempt; returns its costs as stored in its line. A judge that gave no verdict is included."""
         if failure.boundary != "verifier":
             cost = self.of_failure(failure)
             costs: OwnJson = {"cost": cost}
@@ -180,11 +180,11 @@ class CostMeter:
         return costs
 
     def failures_per_rollout_cost(self) -> float:
-        """Dollars of failed attempts for each dollar of finished rollouts."""
+        """Dollars for failed attempts per dollar for finished rollouts."""
         return self._failed / self.per_rollout.total if self.per_rollout.total else 0.0
 
     def settle(self, position: int) -> None:
-        """Every sample of the task is finished or given up."""
+        """Count a task whose samples are all finished or given up."""
         self.per_rollout.close(position)
         group = self._open.pop(position, None)
         if group is not None:
@@ -199,17 +199,17 @@ class CostMeter:
 
     @property
     def spent(self) -> float:
-        """Dollars spent, rollouts whose tokens nobody counted by estimate."""
+        """Dollars spent, with estimates for rollouts with unknown token counts."""
         facts = self.facts()
         return self.spent_on_tokens + self.elsewhere + ((facts.hours or 0.0) if facts else 0.0)
 
     @property
     def spent_on_tokens(self) -> float:
-        """Dollars spent here, hours aside."""
+        """Dollars spent on tokens in this process, without hourly costs."""
         return self.tally.dollars + self._estimated
 
     def may_exceed_budget(self, *, pending: int, prompt_bytes: int, max_output: object) -> bool:
-        """Whether what was paid and the `pending` rollouts, begun and not finished, may use up the budget together."""
+        """Whether the costs so far plus `pending` rollouts in flight could exhaust the budget."""
         if self._max_cost is None or self.price is None:
             return False
         expected = self.per_rollout.mean
@@ -219,7 +219,7 @@ class CostMeter:
         return self.spent + pending * CAUTION * expected >= self._max_cost
 
     def facts(self) -> CostFacts | None:
-        """For manifest and display; None when nobody asked for costs."""
+        """Costs for manifest and display; None unless requested."""
         if not self._is_asked:
             return None
         return self.tally.facts(
@@ -230,14 +230,14 @@ class CostMeter:
         )
 
     def close(self, files: RunFiles) -> None:
-        """The run is over: hours, and judges that `verify` has paid meanwhile, come from the files, as all else does already."""
+        """At the end of the run, read hourly costs and judge costs of a concurrent `verify` from the files."""
         self._started = None
         if self.price_per_hour is not None or (self._is_asked and files.verdicts.exists()):
             self.tally = read_costs(files)
 
 
 class UsableGroups:
-    """Dollars per usable group: one whose rewards are not all equal, so that preference and group methods learn from it."""
+    """Dollars per usable group, that is one with different rewards, from which preference and group methods learn."""
 
     def __init__(self) -> None:
         self.count = self.usable = 0
@@ -252,7 +252,7 @@ class UsableGroups:
         self._usable_costs += cost * is_usable
 
     def cost(self) -> tuple[float, float | None, float | None] | None:
-        """Dollars per usable group, and a 95 % interval of that ratio over tasks; None before there is a usable group."""
+        """Dollars per usable group, with a 95 % interval of that ratio over tasks; None before the first usable group."""
         if not self.usable:
             return None
         ratio = self._costs / self.usable

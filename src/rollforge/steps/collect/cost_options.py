@@ -1,4 +1,4 @@
-"""Options of `collect` about money: prices and the budget."""
+"""Options of `collect` about costs: prices and the budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """What tokens and hours cost, and how much may be spent."""
+    """Prices of tokens and hours, and the budget."""
 
     price: str | None = None
     """Dollars per million tokens as IN/OUT[,cached=C][,reasoning=R][,batch=IN/OUT], a model's name in the price table, or auto for the name that -m gives (names need the extra prices). Costs then go into every row, status, metrics and the report."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
@@ -24,11 +24,11 @@ class CostOptions:
 
     @property
     def asks_price(self) -> bool:
-        """Whether costs are to be recorded."""
+        """Whether to record costs."""
         return self.price is not None or self.judge_price is not None or self.price_per_hour is not None
 
     def check_costs(self) -> None:
-        """Refuse prices that cannot be read."""
+        """Refuse invalid prices."""
         for flag, text in (("--price", self.price), ("--judge-price", self.judge_price)):
             if text is not None:
                 parse_price(flag, text)

@@ -22,7 +22,7 @@ from rollforge.verifiers.probes import ProbeReport
 
 
 class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a collection ended."""
+    """Reason, exit code and final facts of a collection."""
 
     run: str
     ending: Ending
@@ -40,27 +40,27 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     bottleneck: str
     forecast: Forecast | None = None
     goal: GoalProgress | None = None
-    """How far the goal is, counted on disk as `prepare` counts it."""
+    """Progress of the goal, counted on disk as `prepare` counts it."""
     bad_lines: int = 0
     verifier_failures: dict[str, int] = {}
-    """The most frequent failures of the verifier in this session: text and place, as it raised them."""
+    """The most frequent verifier failures in this session, as raised: text and location."""
     notes: list[str] = []
     agent_notes: list[str] = []
-    """What the agent wants a user to know at the end; also among `notes`."""
+    """The agent's final messages for the user; also in `notes`."""
     suspect: SuspectWindow | None = None
-    """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
+    """The window of rollouts whose rewards the detectors of broken verification distrust; they are kept."""
     shard: str | None = None
-    """The one shard that was collected; None: the whole run."""
+    """The shard that was collected; None for the whole run."""
     cost: CostFacts | None = None
-    """What the whole run has cost, this and earlier sessions; None when no price was given."""
+    """Cost of the whole run, over all sessions; None without a price."""
     batch: BatchReport | None = None
-    """What the results of batches held; None without batches."""
+    """Report on the batch results; None without batches."""
     probe: ProbeReport | None = None
-    """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
+    """Result of probing the verifier with known answers; exit code 5 if it is broken."""
 
 
 class Ended(Protocol):
-    """What the message about an ending is made from: an engine, or a collection over many."""
+    """Facts for the final message, from an engine or from a collection over several."""
 
     error: RollforgeError | Failure | None
     live: Live
@@ -70,7 +70,7 @@ class Ended(Protocol):
 
 
 def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str = "") -> tuple[Ending, Exit]:
-    """How the run ended and its exit code, from the reason to stop (if any) and from what is missing."""
+    """Reason and exit code of the ending, from the reason to stop (if any) and the missing rollouts."""
     if reason == "broken":
         return reason, Exit.BROKEN_VERIFICATION
     if not unfinished and reason not in ("fatal", "disk"):
@@ -138,7 +138,7 @@ def _because(reason: str) -> str:
 
 
 def raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions) -> None:
-    """One clear message for what every rollout would meet."""
+    """Raise one clear error for a failure that every rollout would meet."""
     if isinstance(error, RollforgeError):
         raise error
     assert error is not None

@@ -1,8 +1,8 @@
 """The collection loop: pull work lazily, run the agent, judge, write, settle.
 
-Memory is bounded by concurrency, not by the number of tasks; large answers are further limited in number (`LargeSlots`). Nothing a
-rollout does can end the run, except what every other rollout would meet too (a wrong key, an unknown model) and a disk that cannot
-be written. What was generated is always written, unless the row is larger than the limit.
+Memory is bounded by concurrency, not by the number of tasks; large answers are further limited in number (`LargeSlots`). A
+failure of a rollout does not end the run, unless every other rollout would fail too (a wrong key, an unknown model) or the disk
+is not writable. Every generated answer is written, unless its row exceeds the size limit.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from rollforge.verifiers.probes import SprinkledProbes
 logger = logging.getLogger(__name__)
 
 REFUSED_IN_A_ROW = 10
-"""So many refusals (403, 404) with no answer between them are meant for the run; fewer are meant for their rollouts."""
+"""Consecutive refusals (403, 404) from which they concern the run; fewer concern only their rollouts."""
 
 NO_VERDICT = Verdict()
-"""The verdict of a verifier that failed; a verifier that cannot judge returns an empty verdict of its own."""
+"""Placeholder verdict after a verifier failure; a verifier that cannot judge returns its own empty verdict."""
 
 ROW_SHARE = 2
-"""A row may have this many times `max_response_bytes`: the answers of all turns, and the prompt."""
+"""Size limit of a row in multiples of `max_response_bytes`: it contains the prompt and the answers of all turns."""
 
 
 @dataclass(slots=True)
@@ -74,10 +74,10 @@ class TaskGroup:
     position: int
     task: Task
     params: msgspec.Raw
-    """The params as bytes: encoded once for all samples."""
+    """The encoded params, shared by all samples."""
     unsettled: int
     stage: str = ""
-    """Of an adaptive run, why these samples are made."""
+    """For an adaptive run: the reason for these samples."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,11 +124,11 @@ class CollectEngine:
         self.reason: Reason = ""
         self.error: RollforgeError | Failure | None = None
         self.watch = watch or Watch()
-        """The detectors of broken verification; they see nothing when nothing is judged."""
+        """The detectors of broken verification; unused without a verifier."""
         self.verifying = 0
         self.last_verdict_failure = ""
         self.notice = ""
-        """What the collection waits for, when that is no single request."""
+        """What the collection waits for, if not for a request."""
         self._plan = plan
         self.options = options
         self._agent = agent
@@ -151,10 +151,10 @@ class CollectEngine:
         self._refused_in_a_row = REFUSED_IN_A_ROW  # before the first answer, one refusal is enough
         self._is_draining = False  # all fresh work is started
         self.is_dry = asyncio.Event()
-        """Set when no fresh work is left: what is in flight or to be tried again still runs."""
+        """Whether no fresh work is left; rollouts in flight and retries still run."""
 
     async def run(self) -> None:
-        """Work until nothing is owed, or a reason to stop arises; then let what is in flight finish."""
+        """Work until nothing is owed, or until a reason to stop; then let rollouts in flight finish."""
         try:
             while True:
                 await self._limiter.acquire()
@@ -173,7 +173,7 @@ class CollectEngine:
             raise
 
     async def _wait_for_room(self) -> None:
-        """Wait while the disk or the observer is behind; a disk that cannot be written ends the run."""
+        """Wait while the disk or the observer lags behind; an unwritable disk ends the run."""
         try:
             for file in (self._rollouts, self._failures):
                 await file.room()
@@ -183,23 +183,23 @@ class CollectEngine:
             await self._observer.room()
 
     def stop(self, reason: Reason, error: RollforgeError | Failure | None = None) -> None:
-        """Take no new work; the first reason stays."""
+        """Take no new work; the first reason is kept."""
         if not self.reason:
             self.reason, self.error = reason, error
             self._changed.set()
 
     @property
     def ledger(self) -> Ledger:
-        """What is finished, failed and owed."""
+        """Finished, failed and owed rollouts."""
         return self._plan.ledger
 
     def ages(self) -> list[float]:
-        """How long each rollout in flight has taken so far, longest first."""
+        """Current duration of each rollout in flight, longest first."""
         now = time.monotonic()
         return sorted((now - work.started for work in self._running.values()), reverse=True)
 
     def agent_notes(self) -> list[str]:
-        """What the agent wants a user to know."""
+        """The agent's messages for the user."""
         return list(getattr(self._agent, "notes", ()))
 
     async def _abort(self) -> None:
@@ -208,7 +208,7 @@ class CollectEngine:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _resident_limit(self) -> int:
-        """Rollouts held at once: those being generated, and a bounded queue of those being judged."""
+        """Limit on rollouts in memory: those being generated, and a bounded queue of those being judged."""
         return self._limiter.limit + self.options.verify_concurrency + 64
 
     def _start(self, work: Work) -> None:
@@ -232,7 +232,7 @@ class CollectEngine:
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def _pull(self) -> Work | None:
-        """The next owed work, group by group. Budgets are looked at between groups, so that no group is left half begun."""
+        """The next owed work, group by group. Budgets are checked between groups, so that no group stays incomplete."""
         if not self._pending:
             is_ending = self._has_no_fresh or self._is_spent()
             if not is_ending and self._may_exceed_budget():
@@ -288,7 +288,7 @@ class CollectEngine:
         ) or self.meter.may_exceed_budget(pending=pending, prompt_bytes=prompt_bytes, max_output=longest)
 
     async def _next_work(self) -> Work | None:
-        """The next rollout to make: a second attempt that is due, else a fresh one; None when there is none left."""
+        """The next rollout to make: a retry that is due, else a fresh one; None if nothing is left."""
         while not self._is_stopping_now():
             now = time.monotonic()
             if self._again and self._again[0][0] <= now:
@@ -305,7 +305,7 @@ class CollectEngine:
         return None
 
     def _is_stopping_now(self) -> bool:
-        """Budgets end between groups: samples and second attempts of groups already begun still run."""
+        """Whether a budget stops fresh groups; samples and retries of groups already begun still run."""
         return self.reason not in ("", "deadline", "tokens", "cost", "pilot")
 
     async def _wait_for_change(self, seconds: float | None) -> None:
@@ -354,7 +354,7 @@ class CollectEngine:
         line = to_json(row | {"response": response.encoded})
         clean = outgoing_bytes(line)
         if clean is not line:
-            line, row = clean, from_json(clean)  # the observer sees what is on disk
+            line, row = clean, from_json(clean)  # the observer gets only rollouts that are on disk
         if len(line) > ROW_SHARE * self.options.max_response_bytes:
             too_large = f"the row would have {len(line):,} bytes (--max-response-bytes)"
             oversized = Failure("agent", "oversized", too_large)
@@ -391,7 +391,7 @@ class CollectEngine:
             self._probes.offer(work.group.task, response)
 
     async def _generate(self, work: Work) -> Trajectory:
-        """Run the agent within the rollout's deadline; whatever it raises becomes a `Failure`."""
+        """Run the agent within the rollout's deadline; any exception becomes a `Failure`."""
         try:
             with self._time_limit:
                 trajectory = await self._agent.run(work.group.task, work.sample)
@@ -411,7 +411,7 @@ class CollectEngine:
                 "agent", "timeout", f"the rollout took longer than {self._time_limit.seconds:g} s"
             )
             raise cut_short(failure, error.__cause__) from None
-        except Exception as error:  # an agent is somebody's code: its error is that rollout's failure
+        except Exception as error:  # an agent is user code: its error is a failure of the rollout
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
             self._limiter.release()
@@ -447,7 +447,7 @@ class CollectEngine:
     def _watch_verdict(
         self, task: Task, response: Response, verdict: Verdict, verify_s: float | None
     ) -> None:
-        """Let the detectors see a verdict; failures only, or two independent signs of broken verification, stop the run."""
+        """Pass a verdict to the detectors; the run stops on failures only, or on two independent signs of broken verification."""
         text = response.text
         self.watch.observe(
             task.index,
@@ -503,7 +503,7 @@ class CollectEngine:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     async def _fail(self, work: Work, failure: Failure, begun: float) -> None:
-        """Record the failed attempt, and try again later if that can help and the budget allows."""
+        """Record a failed attempt, and schedule a retry if it can help and the limits allow."""
         if failure.kind in FATAL:
             if failure.status == 401 or self._refused_in_a_row >= REFUSED_IN_A_ROW:
                 self.stop("fatal", failure)
@@ -526,7 +526,7 @@ class CollectEngine:
         self._give_up_if_hopeless()
 
     def _try_again(self, work: Work, failure: Failure) -> bool:
-        """Whether another attempt follows; it then waits for its turn."""
+        """Schedule another attempt; returns whether there will be one."""
         attempts_left = self.options.attempts - work.attempt - 1
         if attempts_left <= 0 or self._is_stopping_now() or not self._budget.take():
             return False
@@ -585,6 +585,6 @@ class CollectEngine:
 
 
 def _ends_as_expected(task: Task, text: str) -> bool | None:
-    """Whether the answer ends in the expected one; None when the task does not say what is expected."""
+    """Whether the answer ends in the expected one; None if the task has no expected answer."""
     expected = expected_answer(task)
     return None if expected is None else concludes(text, expected)

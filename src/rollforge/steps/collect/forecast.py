@@ -1,6 +1,6 @@
 """The forecast of a whole run from a pilot.
 
-Intervals come from the spread between the pilot's tasks: few tasks give wide intervals.
+Intervals reflect the variance between the pilot's tasks, so few tasks give wide intervals.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollforge.steps.collect.live import Live
 
 
 class ForecastRange(msgspec.Struct, frozen=True):
-    """A value with its 95 % interval; the interval is None when the pilot was too small for one."""
+    """A value with its 95 % interval; the interval is None if the pilot was too small."""
 
     value: float
     low: float | None
@@ -23,7 +23,7 @@ class ForecastRange(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rest of the run will take, at the pilot's pace."""
+    """Forecast of the remaining run, at the pilot's pace."""
 
     rollouts: int
     seconds: ForecastRange
@@ -31,20 +31,21 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: ForecastRange
     failures: ForecastRange
     cost: ForecastRange | None = None
-    """Dollars, judges included; None when the price is not known."""
+    """Dollars, with judges; None if the price is unknown."""
     cost_per_usable_group: ForecastRange | None = None
-    """Dollars for each group whose rewards are not all equal, with a goal for each usable unit; None when the price is not known, or
-    no group was usable."""
+    """Dollars per group with different rewards (with a goal: per usable unit); None if the price is unknown, or if no group was
+    usable.
+    """
     goal: str | None = None
-    """The goal that the forecast reaches; None for all rollouts that are owed."""
+    """The goal of the forecast; None if it covers all owed rollouts."""
     unit: str = "group"
-    """What is usable: a group, a pair or an example."""
+    """The unit that is counted: a group, a pair or an example."""
 
 
 def forecast(
     live: Live, meter: CostMeter, *, owed: int, elapsed_s: float, goal: GoalProgress | None = None
 ) -> Forecast | None:
-    """The forecast for `owed` more rollouts, or for as many as the goal needs; None when the pilot finished none, or says nothing."""
+    """Forecast for `owed` more rollouts, or for as many as the goal needs; None if the pilot finished none, or gives no estimate."""
     if not live.fresh:
         return None
     if goal is not None:
@@ -64,7 +65,7 @@ def forecast(
 
 
 def _to_goal(live: Live, goal: GoalProgress, elapsed_s: float) -> Forecast | None:
-    """The rest of a run with a goal: its interval is that of the yield, which is what nobody knows yet."""
+    """Forecast for a run with a goal; its interval is that of the yield, the largest uncertainty."""
     needed, mean = goal.needed_tokens, live.tokens_per_rollout.mean
     if needed is None or not mean or not live.tokens:
         return None
@@ -93,7 +94,7 @@ def _to_goal(live: Live, goal: GoalProgress, elapsed_s: float) -> Forecast | Non
 
 
 def _cost(meter: CostMeter, owed: int, per_rollout_s: float, spread: float | None) -> ForecastRange | None:
-    """Tokens at their price, and hours at theirs; failed attempts cost as often as in the pilot."""
+    """Cost of tokens and hours; failed attempts are assumed as frequent as in the pilot."""
     hourly = meter.price_per_hour
     hours = None if hourly is None else _estimate(per_rollout_s * owed / 3600 * hourly, spread)
     if not meter.is_known or not meter.per_rollout.count:
@@ -127,7 +128,7 @@ def _estimate(value: float, spread: float | None) -> ForecastRange:
 
 
 def _failures(live: Live, owed: int) -> ForecastRange:
-    """Wilson's interval keeps a width even when the pilot saw no failure at all."""
+    """Forecast of failures; Wilson's interval has a width even if the pilot had none."""
     settled = live.fresh + live.given_up
     share = live.given_up / settled
     low, high = intervals.wilson(share, settled, intervals.normal_quantile((1 + intervals.LEVEL) / 2))

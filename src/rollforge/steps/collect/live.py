@@ -1,6 +1,6 @@
 """Counters of a running collection: constant cost per rollout, memory bounded by what is in flight.
 
-These numbers are for watching. The numbers of record are computed from the files when the run ends.
+These numbers are for display only; final numbers are computed from the files at the end of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rollforge.verifiers.running.ready_verifier import JudgeCounters
 
 FAILURES_KEPT = 5
 RECENT_REWARDS = 2000
-"""Rewards that the live histogram and trend are over."""
+"""Number of recent rewards in the live histogram and trend."""
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 UNLIMITED_OUTPUT = 1000
@@ -32,14 +32,14 @@ CAUTION = 1.5
 
 
 class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the display shows at one moment."""
+    """The counters at one moment, for the display."""
 
     elapsed_s: float
     expected: int
     finished: int
-    """On disk, earlier sessions included."""
+    """Rollouts on disk, with those of earlier sessions."""
     fresh: int
-    """Of these, made by this process."""
+    """Rollouts on disk that this process made."""
     judged: int
     unjudged: int
     failures: dict[str, int]
@@ -59,22 +59,22 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: int
     retries: int
     retry_causes: dict[str, int] = {}
-    """Class of failure → retries that it led to."""
+    """Failure class → retries that it caused."""
     reward_histogram: tuple[int, ...] = ()
     """Recent rewards in equal bins between their lowest and highest."""
     reward_recent: float | None = None
-    """Mean of the last hundred rewards; None before there are two hundred."""
+    """Mean of the last hundred rewards; None with fewer than two hundred."""
     model: str = ""
     server: str = ""
     notice: str = ""
     light: str = "green"
-    """Can the verdicts be trusted: green, yellow (one odd sign), red (two independent ones)."""
+    """Whether verdicts look trustworthy: green, yellow (one signal), red (two independent signals)."""
     goal: GoalProgress | None = None
-    """How far the goal is; None without one."""
+    """Progress of the goal; None without one."""
     judging: JudgeCounters | None = None
     """Queue, busy workers, seconds per verdict, shared verdicts; None without a verifier."""
     cost: CostFacts | None = None
-    """What the run has cost so far; None when no price was given."""
+    """Cost of the run so far; None without a price."""
 
 
 class Live:
@@ -87,7 +87,7 @@ class Live:
         self.truncated = self.empty = self.tokens = self.bytes = 0
         self.failures: Counter[str] = Counter()
         self.verifier_failures: Counter[str] = Counter()
-        """The first distinct messages of a failing verifier, and how often each came."""
+        """The first distinct messages of a failing verifier, with their counts."""
         self.tokens_elsewhere = 0
         """Tokens that other workers of the same run have used."""
         self.timeout_s = 0.0
@@ -98,7 +98,7 @@ class Live:
         """Seconds of rollouts spent starting tool servers and shaking hands with them."""
         self.tool_starts = 0
         self.is_remote = False
-        """Rollouts are made by a server of their own, not by calls of the model."""
+        """Whether a remote server makes the rollouts, instead of model calls from here."""
         self.redrawn_after_timeout = 0
         """Rollouts tried again after a time-out: the new answer may be a shorter one."""
         self.reward = ClusterMean(may_be_share=True)
@@ -126,7 +126,7 @@ class Live:
         is_judging: bool,
         is_representative: bool = True,
     ) -> int:
-        """One rollout is on disk; the tokens it took. Of an adaptive run, only the first stage is in the running reward."""
+        """Count a rollout on disk and its tokens. The running reward of an adaptive run includes only the first stage."""
         self.finished += 1
         self.fresh += 1
         self.bytes += size
@@ -161,12 +161,12 @@ class Live:
         return self.tokens + self.tokens_elsewhere + pending * CAUTION * expected >= budget
 
     def judged_elsewhere(self, task: int, reward: float) -> None:
-        """A worker judged a rollout: its reward counts in the running mean here."""
+        """Add the reward of a rollout judged by a worker to the running mean."""
         self.reward.add(task, reward)
         self._recent_rewards.append(reward)
 
     def failure(self, failure: Failure) -> None:
-        """One attempt failed."""
+        """Count a failed attempt."""
         self.failures[failure.kind] += 1
 
     def _recent_mean(self) -> float | None:
@@ -174,16 +174,16 @@ class Live:
         return sum(rewards[-100:]) / 100 if len(rewards) >= 200 else None
 
     def settle(self, task: int) -> None:
-        """Every sample of the task is finished or given up."""
+        """Settle a task whose samples are all finished or given up."""
         for mean in (self.reward, self.tokens_per_rollout, self.seconds_per_rollout):
             mean.close(task)
 
     def tick(self) -> None:
-        """Remember where we are, for rates over the last minute."""
+        """Record the current counts, for rates over the last minute."""
         self._window.append((time.monotonic(), self.fresh, self.tokens))
 
     def rates(self) -> tuple[float | None, float | None]:
-        """Rollouts and tokens per second, of late."""
+        """Recent rollouts and tokens per second."""
         now = time.monotonic()
         then, fresh, tokens = next(
             (entry for entry in self._window if now - entry[0] <= 60), self._window[-1]
@@ -213,6 +213,7 @@ class Live:
         goal: GoalProgress | None = None,
         cost: CostFacts | None = None,
     ) -> LiveSnapshot:
+        """The counters at this moment, joined with values that other parts of the engine provide."""
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
         eta_s = left / rate if rate else None
@@ -266,7 +267,7 @@ def _histogram(values: list[float], bins: int = 8) -> tuple[int, ...]:
 
 
 def reward_facts(live: Live) -> RunningReward | None:
-    """The running reward as the manifest has it: over the whole run, or since it was resumed."""
+    """The running reward for the manifest: over the whole run, or since it was resumed."""
     reward = live.reward.estimate()
     if reward.value is None:
         return None

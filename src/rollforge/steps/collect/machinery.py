@@ -1,4 +1,4 @@
-"""Everything a collection needs, opened in order and always closed: client, model, judge, files, engine."""
+"""Opens everything that a collection needs, in order, and always closes it: client, model, judge, files, engine."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge,
 from rollforge.verifiers.running.verdict_cache import VerdictCache
 
 OFTEN = 0.05
-"""Failed verdicts for each good one from which on the progress line quotes them."""
+"""Ratio of failed to successful verdicts from which the progress line quotes the failures."""
 SPARE_FILES = 128
-"""File descriptors kept for everything that is no connection."""
+"""File descriptors reserved for purposes other than connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """What runs while a collection runs."""
+    """The open parts of a running collection."""
 
     engine: CollectEngine
     limiter: Limiter
@@ -56,7 +56,7 @@ class Machinery:
     schedule: Schedule
 
     def snapshot(self) -> LiveSnapshot:
-        """Where the run is now."""
+        """Current counters of the run."""
         ages = self.engine.ages()
         self.engine.live.expected = self.schedule.expected
         goal, cost = self.schedule.progress(), self.engine.meter.facts()
@@ -96,7 +96,7 @@ class Machinery:
 
 
 class Tools(NamedTuple):
-    """What engines share: the limit, the client, the model, the probes of the verifier."""
+    """Parts that several engines share: limiter, client, model, verifier probes."""
 
     limiter: Limiter
     client: Client
@@ -114,7 +114,7 @@ async def open_tools(
     tasks: int,
     sharers: int = 1,
 ) -> AsyncIterator[Tools]:
-    """Client, model, agent and judge, started; `sharers` processes ask the same server."""
+    """Open client, model, agent and judge; `sharers` is the number of processes that use the same server."""
     async with AsyncExitStack() as stack:
         limiter = Limiter(_affordable(options.concurrency, notes), now=time.monotonic())
         client = await stack.enter_async_context(_make_client(options, stack, limiter, notes))
@@ -148,7 +148,7 @@ async def open_machinery(
     notes: list[str],
     schedule: Schedule,
 ) -> AsyncIterator[Machinery]:
-    """Everything the engine needs; what a user should know of it is added to `notes`."""
+    """Open everything the engine needs; messages for the user are added to `notes`."""
     async with AsyncExitStack() as stack:
         tools = open_tools(options, agent=agent, judge=judge, notes=notes, tasks=len(plan.tasks))
         limiter, client, model, probes = await stack.enter_async_context(tools)
@@ -195,7 +195,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def _close_quietly(file: DurableFile, engine: CollectEngine) -> None:
-    """A disk error has already stopped the run; closing must not hide how it ended."""
+    """Close without raising: a disk error has already stopped the run, and closing must not hide its cause."""
     try:
         await file.close()
     except RollforgeError as error:
@@ -203,7 +203,7 @@ async def _close_quietly(file: DurableFile, engine: CollectEngine) -> None:
 
 
 def judge_for(verifier: Verifier, options: CollectOptions) -> RunningJudge:
-    """The verifier made ready to run as the options say."""
+    """The verifier, set up as the options say."""
     return make_judge(
         verifier,
         workers=parse_workers(options.verify_workers),
@@ -259,7 +259,9 @@ def _make_client(
 
 
 async def _fit_to_slots(client: Client, limiter: Limiter, sharers: int) -> None:
-    """Ask a llama.cpp server how many requests it works on at once (`/props`, or `/slots`): more would only wait in its queue."""
+    """Limit concurrency to a llama.cpp server's number of slots (from `/props` or `/slots`), since more requests would only queue
+    there.
+    """
     if not client.endpoints[0].is_plain:
         return
     slots: object = None
@@ -283,7 +285,7 @@ async def _fit_to_slots(client: Client, limiter: Limiter, sharers: int) -> None:
 
 
 def is_slots(answer: object) -> bool:
-    """Whether this is llama.cpp's list of slots: each has a number and says whether it is at work."""
+    """Whether the JSON is llama.cpp's list of slots, each with a number and a busy flag."""
     return isinstance(answer, list) and all(
         isinstance(slot, dict) and "id" in slot and ("is_processing" in slot or "state" in slot)
         for slot in answer
@@ -291,7 +293,7 @@ def is_slots(answer: object) -> bool:
 
 
 async def only_model(options: CollectOptions) -> str:
-    """The name of the one model that the server offers, for `-m auto`."""
+    """Name of the only model that the server offers, for `-m auto`."""
     async with AsyncExitStack() as stack:
         limiter = Limiter(ConcurrencyRange.parse("1"), now=time.monotonic())
         client = await stack.enter_async_context(_make_client(options, stack, limiter, []))
@@ -311,7 +313,7 @@ async def only_model(options: CollectOptions) -> str:
 
 
 def _affordable(wanted: str, notes: list[str]) -> ConcurrencyRange:
-    """The range asked for, cut to the connections this process may open; said aloud when it is cut."""
+    """The requested concurrency, reduced with a note to the connections that this process may open."""
     limits = ConcurrencyRange.parse(wanted)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -330,7 +332,7 @@ def _affordable(wanted: str, notes: list[str]) -> ConcurrencyRange:
 async def prepared_agent(
     options: CollectOptions, environment: Environment | None = None
 ) -> AsyncIterator[tuple[Agent, Preparation]]:
-    """The agent the options ask for, or the environment's own, with its tools and servers found; always closed."""
+    """The agent of the options or of the environment, prepared with its tools and servers; closed at the end."""
     agent_options = options.to_agent_options()
     agent = environment.agent(agent_options) if environment is not None else None
     agent = agent or make_agent(options.agent, agent_options)
@@ -347,7 +349,7 @@ async def prepared_agent(
 
 
 def with_verifier_of(environment: Environment | None, options: CollectOptions) -> CollectOptions:
-    """The options with the verifier of an environment that names one, unless the user named another or none."""
+    """The options with the environment's verifier, unless the user named one or turned verification off."""
     named = environment.verifier if environment is not None else None
     if named is None or options.verifier is not None or options.no_verify:
         return options
@@ -356,6 +358,6 @@ def with_verifier_of(environment: Environment | None, options: CollectOptions) -
 
 
 async def rehearse_agent(options: CollectOptions, environment: Environment | None = None) -> Preparation:
-    """What the agent would need and offer; nothing stays open."""
+    """Requirements and abilities of the agent for a dry run; everything is closed again."""
     async with prepared_agent(options, environment) as (_, prepared):
         return prepared

@@ -1,7 +1,7 @@
 """The observer protocol: callbacks for every finished rollout, every rollout given up and every settled task of a collection.
 
-Callbacks run in the event loop's thread and return at once; slow work belongs into another thread. An observer may slow the
-collection down (`room`), but cannot change a rollout or end a run: `GuardedObserver` stops calling one that raises.
+Callbacks run in the event loop's thread and return at once; slow work belongs into another thread. An observer may delay the
+collection (`room`), but cannot change rollouts or end a run: after an exception, `GuardedObserver` stops calling it.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ class Observer(Protocol):
     def begin(
         self, run: str, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]
     ) -> None:
-        """The run's id, and the task indices in the order of dispatch, with the rollouts each still owes and those given up before."""
+        """Called at the start with the run's id, and task indices in dispatch order with their owed and already failed rollouts."""
 
     def finished(self, row: RowJson) -> None:
-        """A rollout is on disk, as this row."""
+        """Called with the row of every rollout on disk."""
 
     def gave_up(self, task: int) -> None:
-        """A rollout of this task failed for good."""
+        """Called when a rollout of this task failed for good."""
 
     def settled(self, task: int) -> None:
-        """Nothing more of this task will come."""
+        """Called when no more rollouts of this task will follow."""
 
     async def room(self) -> None:
-        """Wait until more may come."""
+        """Wait until the observer can accept more."""
 
     async def close(self) -> None:
-        """Finish what was begun."""
+        """Finish pending work."""
 
     def shortfall(self) -> str:
-        """What was asked for and could not be delivered; empty when all was. The run then counts as incomplete."""
+        """What the observer failed to deliver; empty on success. A shortfall makes the run incomplete."""
 
 
 class GuardedObserver:
-    """Calls an observer until it raises; its first exception is the shortfall, and no rollout pays for it."""
+    """Calls an observer until it raises; the first exception becomes the shortfall and does not affect rollouts."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

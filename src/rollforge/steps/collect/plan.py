@@ -1,4 +1,4 @@
-"""The plan of a run: the tasks as sent, the ledger of owed rollouts, the manifest; for a new run or the rest of an old one.
+"""for a new or a resumed run.
 
 All task rows are read and checked before the first model call and streamed to `rollouts_tasks.jsonl`, never held in memory.
 `resume.py` decides whether an existing run may go on.
@@ -68,22 +68,23 @@ RowsOf = Callable[[int | None], Iterator[JsonFields] | None]
 
 
 class CollectPlan(msgspec.Struct, kw_only=True):
-    """What a collection has to do."""
+    """The work of a collection."""
 
     files: RunFiles
     tasks: TaskFile
     ledger: Ledger
     order: NDArray[np.int64]
-    """Positions in the order in which they are dispatched."""
+    """Task positions in dispatch order."""
     manifest: Manifest
     is_resumed: bool
     bad_lines: list[BadTaskLine]
     notes: list[str]
-    """What a user should know about the files the run was resumed from."""
+    """Messages for the user about the files of the resumed run."""
     design: SamplingDesign | None = None
-    """How tasks are sampled where that is not uniform."""
+    """The sampling design, if it is not uniform."""
 
     def owed(self, attempts: int) -> int:
+        """Number of owed rollouts, if each may fail `attempts` times."""
         return self.ledger.owed(attempts)
 
 
@@ -102,12 +103,12 @@ def make_plan(
 ) -> CollectPlan:
     """The plan for a new run, or for the rest of an existing one. The caller holds the run's lock.
 
-    A rehearsal reads and checks everything and leaves the disk as it was.
+    A dry run reads and checks everything but does not change the disk.
 
     Args:
-        shards: The files of a run in shards, whose rollouts are elsewhere: none are read here, and nobody holds the lock.
-        design_of: says, from the options and the old manifest, how tasks are sampled.
-        rows_of: gives the rows of an environment that brings its own, at most so many; refused beside an input.
+        shards: The files of a sharded run: its rollouts are in the shards and are not read, and no lock is held. design_of:
+            returns the sampling design for the options and the old manifest. rows_of: returns up to a number of rows from an
+            environment that has its own; refused together with an input file.
     """
     files = shards or RunFiles(options.out)
     agent = agent or Preparation()
@@ -169,7 +170,7 @@ def make_plan(
 
 
 def _open_source(options: CollectOptions, old: Manifest | None, spooled: str | None) -> TaskSource:
-    """The input; a resumed run keeps the commit that its manifest names."""
+    """Open the input; a resumed run uses the commit in its manifest."""
     earlier_choice = None
     if old is not None and old.input.hub is not None and old.input.path == options.input:
         earlier_choice = convert(old.input.hub, HubChoice)
@@ -185,7 +186,7 @@ def _open_source(options: CollectOptions, old: Manifest | None, spooled: str | N
 
 
 def _spool(options: CollectOptions, folder: Path | None, rows_of: RowsOf | None) -> str | None:
-    """Copy stdin, or the rows of an environment, to disk: they come once, and the plan reads its input twice."""
+    """Copy stdin or the rows of an environment to disk, because the plan reads its input twice."""
     rows = rows_of(options.limit) if rows_of is not None else None
     if rows is not None and options.input:
         raise UsageError(
@@ -218,7 +219,7 @@ def _materialise(
     *,
     agent: Preparation,
 ) -> tuple[TaskFile, list[BadTaskLine]]:
-    """Open the tasks file on disk when it is already right; else write a new one and replace it as a whole."""
+    """Open the existing tasks file if it is correct; otherwise write a new one and replace it atomically."""
     same = old is not None and {**old.fingerprint, "samples": 0} == {**fingerprint, "samples": 0}
     if old is not None and same and files.tasks.exists():
         try:

@@ -10,7 +10,7 @@ PRESETS = ("claude-code", "codex", "opencode", "qwen-code", "mini-swe-agent")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """Programs as agents."""
+    """Options of agents that are external programs."""
 
     workdir: str | None = None
     """Directory that every program starts with a copy of; by default an empty one, with the task's `files`."""
@@ -37,5 +37,5 @@ class ProgramOptions:
 
 
 def runs_program(agent: str | None) -> bool:
-    """Whether the agent is a program of its own."""
+    """Whether the agent is an external program."""
     return agent is not None and (agent in (*PRESETS, "program") or agent.startswith("program:"))

@@ -1,7 +1,7 @@
-"""Resuming a run: the fingerprint that guards it, damaged ends mended, runs that cannot be resumed moved aside.
+"""Resuming a run: checks the fingerprint, repairs torn files, moves aside runs that cannot be resumed.
 
-A run is resumed when its fingerprint matches, and refused, naming what differs, when it does not. A task file may grow: rows may be
-added at its end, as long as the old rows become the same tasks. What is owed is counted by the ledger (`store/ledger.py`).
+A run is resumed when its fingerprint matches, and refused, naming what differs, when it does not. A task file may grow: rows may
+be appended, provided that the old rows give the same tasks. What is owed is counted by the ledger (`store/ledger.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollforge.store.reading import lines_of
 from rollforge.tasks import FieldMap, TaskSource
 
 SUSPECT = "suspect"
-"""The manifest's key for the window of rollouts that the detectors do not trust."""
+"""The manifest's key for the window of rollouts that the detectors distrust."""
 VERIFIER_SOURCE = "verifier_source"
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
@@ -34,6 +34,7 @@ COMPARE_BYTES = 1 << 20
 def fingerprint_of_run(
     options: CollectOptions, source: TaskSource, verifier_fingerprint: str | None
 ) -> JsonFields:
+    """Settings and digests that must not change when the run is resumed."""
     template = None
     if options.prompt_template:
         template = Path(_existing(options.prompt_template, "check --prompt-template")).read_bytes()
@@ -72,7 +73,7 @@ def _existing(source: str, hint: str) -> str:
 
 
 def refuse_foreign_rollouts(files: RunFiles, notes: list[str], *, is_rehearsal: bool) -> None:
-    """Refuse to append to somebody else's file; move aside a run of our own that has lost its manifest."""
+    """Refuse to append to a file that rollforge did not write; move aside our own run if its manifest is lost."""
     if not files.rollouts.exists() or not files.rollouts.stat().st_size:
         return
     if not _is_ours(files.rollouts):
@@ -99,7 +100,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def mend(files: RunFiles) -> list[str]:
-    """Cut what a crash left at the end of the run's files; returns what was cut, for the summary."""
+    """Cut off torn ends of the run's files; returns descriptions of the cuts, for the summary."""
     notes = []
     for path in (files.rollouts, files.failures):
         cut = mend_tail(path)
@@ -142,7 +143,7 @@ def _short(value: Any) -> str:
 def refuse_rewritten(
     files: RunFiles, old: Manifest | None, fingerprint: JsonFields, new_tasks: BinaryIO
 ) -> None:
-    """Refuse another task file, unless the tasks sent so far are the beginning of the new ones: then it has only grown."""
+    """Refuse a changed task file, unless the tasks sent so far are its first ones, that is, it has only grown."""
     if old is None or old.fingerprint.get("input") == fingerprint["input"]:
         return
     if not files.tasks.exists() or not _begins_with(new_tasks, files.tasks):
@@ -161,7 +162,7 @@ def _begins_with(file: BinaryIO, prefix: Path) -> bool:
 
 
 def move_aside(files: RunFiles) -> Path | None:
-    """Move the run's files into a directory of their own; nothing is deleted."""
+    """Move the run's files into a new folder; nothing is deleted."""
     siblings = [files.rollouts, files.tasks, files.failures, files.verdicts, files.manifest, files.index]
     siblings += [files.reward_profiling, files.agent_metrics, files.aggregate_metrics]
     siblings += [files.metrics, files.experiences, files.evaluation, files.calls, files.artifacts]

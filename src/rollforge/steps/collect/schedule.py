@@ -1,7 +1,7 @@
-"""Schedules: which samples of which task to make next.
+"""Schedules: decide which samples of which task are made next.
 
-The plain one goes through the plan's order and asks for everything owed. A schedule with a goal (`goal/schedule.py`) decides from
-what came back, so it may have nothing to ask for now and something later.
+The plain schedule follows the plan's order and requests everything owed. A schedule with a goal (`goal/goal_schedule.py`) decides
+from results, so it may have nothing to request now but something later.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ class SampleRequest(NamedTuple):
 
 
 class Schedule(Protocol):
-    """Decides what the engine makes."""
+    """Decides which rollouts the engine makes."""
 
     may_ask_again: bool
-    """Whether there may be something to ask for after there was nothing."""
+    """Whether `next_ask` may return something after it returned None."""
 
     @property
     def expected(self) -> int:
-        """Rollouts that the run is to have, as far as that is known."""
+        """Number of rollouts that the run will have, as far as known."""
 
     @property
     def owed(self) -> int:
-        """Rollouts still to be made, as far as that is known."""
+        """Number of rollouts still to be made, as far as known."""
 
     @property
     def committed(self) -> int:
         """Rollouts that begun groups may still need, decided or not: a budget keeps room for them."""
 
     def progress(self) -> GoalProgress | None:
-        """How far the goal is; None without one."""
+        """Progress of the goal; None without one."""
 
     def next_ask(self, *, is_ending: bool) -> SampleRequest | None:
-        """What to make next; None when there is nothing now. When the run is ending, only what a begun group still needs."""
+        """The next samples to make; None if there are none now. While the run is stopping, only those that a begun group needs."""
 
     def finished(
         self, position: int, sample: int, response: msgspec.Raw, verdict: Verdict, tokens: int
     ) -> None:
-        """A rollout is on disk."""
+        """Record a rollout that is on disk."""
 
     def settled(self, position: int) -> bool:
-        """All samples of an ask are finished or given up; whether the task is over."""
+        """All samples of an ask are finished or given up; returns whether the task is complete."""
 
 
 class PlainSchedule:
-    """Everything that is owed, task by task."""
+    """Requests everything that is owed, task by task."""
 
     may_ask_again = False
 
@@ -86,7 +86,7 @@ class PlainSchedule:
         return None
 
     def next_ask(self, *, is_ending: bool) -> SampleRequest | None:
-        """The next task with owed samples. Budgets end between groups, so an ending run begins none."""
+        """The next task with owed samples. A stopping run begins none, since budgets end between groups."""
         if is_ending:
             return None
         for position in self._order:
@@ -98,7 +98,7 @@ class PlainSchedule:
     def finished(
         self, position: int, sample: int, response: msgspec.Raw, verdict: Verdict, tokens: int
     ) -> None:
-        """Nothing depends on it."""
+        """Do nothing: the plain schedule does not depend on results."""
 
     def settled(self, position: int) -> bool:
         return True

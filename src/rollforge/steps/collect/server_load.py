@@ -1,6 +1,6 @@
-"""Follows the metrics of the model server, where it has some, and lets the limit of requests in flight know.
+"""Polls the model server's load metrics, if it has any, and passes them to the concurrency limiter.
 
-A server without metrics, or one that stops telling, changes nothing: throughput and 429s decide as ever.
+Without metrics, throughput and 429s alone determine the limit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rollforge.errors import Failure
 
 LOOK_EVERY_S = 1.0
 FIRST_LOOKS_S = (0.0, 5.0, 20.0)
-"""When to look first: a server may still be starting."""
+"""Times of the first polls; a server may still be starting."""
 
 
 async def follow_server(client: Client, limiter: Limiter) -> None:
-    """Look at the server's load once a second, until cancelled; ends at once when it has no metrics."""
+    """Poll the server's load once a second until cancelled; returns at once if it has no metrics."""
     for pause_s in FIRST_LOOKS_S:
         await asyncio.sleep(pause_s)
         try:
@@ -45,14 +45,14 @@ async def follow_server(client: Client, limiter: Limiter) -> None:
 
 
 async def look(client: Client) -> ServerLoad | None:
-    """The load of all servers together; None when one of them has other metrics. Raises `Failure`."""
+    """Combined load of all servers; None if one of them has other metrics. Raises `Failure`."""
     loads = [read_load(page) for page in await client.metrics_pages()]
     reported_loads = [load for load in loads if load is not None]
     return joined(reported_loads) if reported_loads and len(reported_loads) == len(loads) else None
 
 
 def deciding_signal(limiter: Limiter) -> str | None:
-    """A note on the last change by the server's own load; None when it never decided."""
+    """A note on the last limit change caused by the server's load; None without one."""
     changes = [change for change in limiter.history if change.reason.startswith("server: ")]
     if not changes:
         return None

@@ -1,6 +1,6 @@
-"""The collect step: makes the plan, runs the engine, keeps the manifest, reports how it ended.
+"""The collect step: makes the plan, runs the engine, updates the manifest, reports the ending.
 
-Does not print, parse flags or handle signals; the caller turns signals into `drain` and `abort`.
+It does not print, parse flags or handle signals; the caller translates signals to `drain` and `abort`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 PROBE = "probe"
 """The manifest's key for the outcome of a probe."""
 SUSPECT_VERIFIER = "suspect_verifier"
-"""The manifest's key for the fingerprint of the verifier that gave the suspect verdicts."""
+"""The manifest's key for the fingerprint of the verifier whose verdicts are suspect."""
 MANIFEST_EVERY_S = 2.0
 
 
@@ -87,7 +87,7 @@ class Collection:
         self.plan: CollectPlan | None = None
         self.notes: list[str] = []
         self.is_judged_later = False
-        """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
+        """Whether a group verifier judges later in the verify step, because it needs all samples of a task."""
         self._command = command or []
         self._on_start = on_start
         self._observer = GuardedObserver(observer) if observer is not None else None
@@ -105,20 +105,20 @@ class Collection:
     # -- for the shell ------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no new work; what is in flight finishes."""
+        """Take no new work; rollouts in flight finish."""
         self._is_draining = True
         if self._machinery is not None:
             self._machinery.client.is_draining = True
             self._machinery.engine.stop("interrupted")
 
     def abort(self) -> None:
-        """Drop what is in flight. Everything acknowledged is on disk."""
+        """Drop rollouts in flight. Everything acknowledged is on disk."""
         self.drain()
         if self._work is not None:
             self._work.cancel()
 
     def snapshot(self) -> LiveSnapshot | None:
-        """Where the run is now; None before it has begun."""
+        """Current counters of the run; None before it has begun."""
         return self._machinery.snapshot() if self._machinery is not None else None
 
     # -- the step -----------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Collection:
         return self._finish(machinery, plan, report)
 
     def _refuse_goal(self, plan: CollectPlan) -> None:
-        """Refuse a goal where verdicts come later, or where steps of whole tasks are reported."""
+        """Refuse a goal together with later verification, or with reports per step."""
         if plan.design is None:
             return
         if plan.design.recipe is not None and not self._is_judged:
@@ -202,7 +202,7 @@ class Collection:
             )
 
     def _write_first_manifest(self, plan: CollectPlan) -> None:
-        """Make the manifest durable before the first row: rows without one cannot be resumed."""
+        """Write the manifest durably before the first row, because rows without a manifest cannot be resumed."""
         manifest = plan.manifest
         manifest.state, manifest.updated = "running", time.time()
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
@@ -222,7 +222,7 @@ class Collection:
                 await ticker
 
     async def _make_rollouts(self, machinery: Machinery, plan: CollectPlan) -> None:
-        """Run the engine: over requests of its own, or over the results of batches."""
+        """Run the engine on single requests or on batch results."""
         engine = machinery.engine
         if not isinstance(engine, BatchEngine):
             await engine.run()
@@ -233,9 +233,9 @@ class Collection:
         self.notes += self.batch_report.notes()
 
     async def _tick(self, machinery: Machinery, plan: CollectPlan) -> None:
-        """Twice a second: rates and loop lag; every other second or so: the manifest, for `status`.
+        """Update rates and loop lag twice a second, and the manifest for `status` about every two seconds.
 
-        Rollouts do not depend on it: an error is shown once, and the next round tries again.
+        Errors do not affect rollouts: they are shown once, and the next round retries.
         """
         written = 0.0
         last_error = ""
@@ -259,7 +259,7 @@ class Collection:
         await asyncio.get_running_loop().run_in_executor(None, self._write_running, plan)
 
     def _write_running(self, plan: CollectPlan) -> None:
-        """Write the manifest of a running collection, in a thread; one that comes late must not replace the last manifest."""
+        """Write the manifest of a running collection in a thread; a late write must not replace the final manifest."""
         with self._manifest_lock:
             if not self._is_finished:
                 plan.manifest.write(plan.files)
@@ -290,7 +290,7 @@ class Collection:
         manifest.notes = self._all_notes(machinery)
         manifest.cost = engine.meter.facts() or manifest.cost
         if not is_running and manifest.cost is not None and not self.options.asks_price:
-            # Earlier sessions had a price and this one has none: its rollouts cost something that nobody knows.
+            # Earlier sessions had a price and this one has none, so the cost of its rollouts is unknown.
             manifest.cost = recounted(plan.files, manifest.cost)
         manifest.counted = {}
         self._record_oddities(machinery, plan)
@@ -299,7 +299,7 @@ class Collection:
             manifest.extra[SUSPECT_VERIFIER] = manifest.fingerprint.get(VERIFIER_SOURCE)
 
     def _all_notes(self, machinery: Machinery) -> list[str]:
-        """What a user should know: from the start, and what the server's answers were like."""
+        """All messages for the user: from the start, and about the server's answers."""
         model = machinery.model
         notes = [
             f"{what} ({count:,} {'answer' if count == 1 else 'answers'})"
@@ -312,7 +312,7 @@ class Collection:
         return [*self.notes, *notes, *machinery.engine.agent_notes(), *([signal] if signal else [])]
 
     def _record_oddities(self, machinery: Machinery, plan: CollectPlan) -> None:
-        """Keep in the manifest what checks need: answers that lacked logprobs, rollouts drawn again after a time-out."""
+        """Record facts for checks in the manifest: answers without logprobs, rollouts repeated after a time-out."""
         observed = plan.manifest.extra.setdefault("observed", {})
         absent = machinery.model.oddities[LOGPROBS_ABSENT]
         redrawn = machinery.engine.live.redrawn_after_timeout
@@ -323,11 +323,11 @@ class Collection:
             del plan.manifest.extra["observed"]
 
     def _unjudged(self, machinery: Machinery, plan: CollectPlan) -> int:
-        """Rollouts that a verifier should have judged and did not."""
+        """Number of rollouts without a verdict that the verifier should have judged."""
         return plan.ledger.unjudged + machinery.engine.live.unjudged if self._is_judged else 0
 
     def _finish(self, machinery: Machinery, plan: CollectPlan, report: ProbeReport | None) -> CollectResult:
-        """Write the last manifest and say how it ended."""
+        """Write the final manifest and return the result."""
         options, engine, live = self.options, machinery.engine, machinery.engine.live
         owed, expected = machinery.schedule.owed, machinery.schedule.expected
         unjudged = self._unjudged(machinery, plan)
@@ -401,7 +401,7 @@ class Collection:
         )
 
     def _goal_reached(self, machinery: Machinery, plan: CollectPlan) -> GoalProgress | None:
-        """How far the goal is, counted on disk as `prepare` will count it; None without a goal."""
+        """Progress of the goal, counted on disk as `prepare` will count it; None without a goal."""
         design, schedule = plan.design, machinery.schedule
         if design is None or not isinstance(schedule, GoalSchedule):
             return None
@@ -412,7 +412,7 @@ class Collection:
         return priced(schedule.progress(usable), cost.total if cost is not None else None)
 
     def _settle_design(self, plan: CollectPlan, goal: GoalProgress | None, owed: int) -> None:
-        """Keep the exact count; a run that was filled up uniformly afterwards has its whole groups as first stage."""
+        """Record the exact count; for a run that was later completed uniformly, complete groups become the first stage."""
         extra = plan.manifest.extra
         if goal is not None:
             extra[PROGRESS] = msgspec.to_builtins(goal)
@@ -422,7 +422,9 @@ class Collection:
             extra[DESIGN] = msgspec.to_builtins(msgspec.structs.replace(design, first=whole))
 
     def _is_still_suspect(self, plan: CollectPlan) -> bool:
-        """Whether an earlier session stopped as broken, and neither verifier nor verdicts have changed since."""
+        """Whether an earlier session stopped because of broken verification, and neither verifier nor verdicts have changed
+        since.
+        """
         extra, verdicts = plan.manifest.extra, plan.files.verdicts
         return (
             self._is_judged
@@ -462,7 +464,7 @@ class Collection:
 
 
 def _earlier(plan: CollectPlan) -> SuspectWindow | None:
-    """The window that an earlier session marked."""
+    """The suspect window of an earlier session."""
     try:
         return convert(plan.manifest.extra[SUSPECT], SuspectWindow, strict=False)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""The words for why a collection stops taking work, and for how it ended."""
+"""Names of the reasons why a collection stops taking work, and of its endings."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ StopReason = Literal[
 ]
 
 Reason = Literal[StopReason, ""]
-"""Why no new work is taken; empty while it is."""
+"""Why no new work is taken; empty while work is taken."""
 
 Ending = Literal[StopReason, "done", "incomplete"]
-"""How a collection ended: at its end, or at what stopped it."""
+"""How a collection ended: complete, or by a stop reason."""

@@ -57,7 +57,7 @@ class BadTasks(DataError):
 
 
 class TaskWriter:
-    """One pass over the input: check and convert each row, write it, keep its offset and id."""
+    """Single pass over the input: checks, converts and writes each row, and records its offset and id."""
 
     def __init__(
         self, options: CollectOptions, file: BinaryIO, needs: tuple[str, ...], agent: Preparation
@@ -77,6 +77,7 @@ class TaskWriter:
         self._mapping = FieldMap.parse(options.map)
 
     def write_all(self, source: TaskSource) -> None:
+        """Write every selected task; bad lines are collected in `bad`."""
         chosen = self._choice(source)
         for ordinal, (name, number, line) in enumerate(source.lines()):
             if chosen is None and self._options.limit is not None and self._rows >= self._options.limit:
@@ -90,7 +91,7 @@ class TaskWriter:
         self._refuse_repeated_stamps(self._options.input)
 
     def _choice(self, source: TaskSource) -> NDArray[np.bool_] | None:
-        """With --shuffle and --limit: which lines are drawn. A larger limit draws a superset."""
+        """The lines drawn with --shuffle and --limit. A larger limit draws a superset."""
         if not (self._options.shuffle and self._options.limit is not None):
             return None
         count = sum(1 for _ in source.lines())
@@ -131,7 +132,7 @@ class TaskWriter:
         self._offset += len(data)
 
     def _task_id(self, row: JsonFields, ordinal: int, number: int) -> int:
-        """The caller's own `_ng_task_index`, or the position of the row in the file."""
+        """The row's own `_ng_task_index`, else its position in the file."""
         stamp = row.get(TASK_KEY)
         if self.ids and (stamp is not None) != self._is_stamped:
             raise BadRow(f"only some rows have {TASK_KEY}", hint="stamp all rows, or none")
@@ -143,7 +144,7 @@ class TaskWriter:
         return stamp
 
     def _refuse_repeated_stamps(self, name: str) -> None:
-        """Two tasks under one index would share their rollouts: that cannot be skipped over."""
+        """Refuse duplicate task indices: two tasks would share rollouts, so skipping is no option."""
         ids = np.frombuffer(self.ids, np.int64)
         if not self._is_stamped or len(np.unique(ids)) == len(ids):
             return
@@ -162,6 +163,7 @@ class TaskWriter:
         )
 
     def task_file(self, path: Path) -> TaskFile:
+        """The written file at `path`, opened for random access."""
         return TaskFile(path, np.frombuffer(self._offsets, np.int64), np.frombuffer(self.ids, np.int64))
 
 
@@ -178,7 +180,7 @@ def check_agent(row: JsonFields, agent_names: frozenset[str] | None) -> None:
 
 
 def offer_tools(params: ParamsJson, tools: list[ToolJson]) -> None:
-    """Add tools to a task's params; a tool that the row already defines under the same name stays as it is."""
+    """Add tools to a task's params; a tool with the same name in the row is kept."""
     own = params.get("tools") or []
     named = tool_names(params)
     params["tools"] = [*own, *(tool for tool in tools if tool["name"] not in named)]

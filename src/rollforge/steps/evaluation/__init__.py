@@ -1,4 +1,4 @@
-"""Evaluation: several task sets in one run, folded into `eval/` and `bench/` metrics with intervals, and compared.
+"""folded into `eval/` and `bench/` metrics with intervals, and compared.
 
 tasksets  the task files joined into one, each row knowing its task set
 evaluate  a finished run folded per task set

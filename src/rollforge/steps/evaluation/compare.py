@@ -1,7 +1,7 @@
 """Paired comparison of evaluations over the same task sets.
 
-Pairing removes the difficulty of the tasks, which is most of the spread. The verdict claims no more than the interval of the
-difference supports.
+Pairing removes the variance of task difficulty, the largest part. The verdict claims only what the interval of the difference
+supports.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ OVERALL = "all"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One model against another on one task set."""
+    """Difference between two models on one task set."""
 
     taskset: str
-    """The task set, or `all`: every task of every set alike."""
+    """Task set, or `all` for all tasks with equal weight."""
     metric: str
     model: str
     against: str
@@ -32,12 +32,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     difference: float | None
     ci: list[float] | None
     tasks: int
-    """Tasks judged for both."""
+    """Tasks judged for both models."""
     verdict: str
 
 
 def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> list[Difference]:
-    """Every model against the first one, per task set and over all of them."""
+    """Compare every model with the first one, per task set and overall."""
     check_metric(evaluations.values(), metric)
     (baseline, first), *others = evaluations.items()
     differences = []
@@ -92,7 +92,7 @@ def _difference(
 def verdict(
     model: str, baseline: str, metric: str, estimate: intervals.Estimate, *, are_equal: bool = False
 ) -> str:
-    """The verdict in words; `are_equal` when no task differs."""
+    """The verdict in words; `are_equal` means that no task differs."""
     if estimate.value is None:
         return f"nothing can be said: no task is judged for both {model} and {baseline}"
     over = f"over {estimate.groups:,} shared tasks"

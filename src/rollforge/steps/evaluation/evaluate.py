@@ -1,7 +1,7 @@
 """Folds a collected run into the metrics of an evaluation, with an interval for every mean.
 
 Means are over tasks, each task the mean of its runs; intervals are over tasks, since the runs of one task are not independent.
-Runs that failed or could not be judged are in no mean; `coverage` is the share of judged runs.
+Means exclude failed and unjudged runs; `coverage` is the share of judged runs.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from rollforge.statistics import intervals
 from rollforge.steps.evaluation.tasksets import TASKSET_KEY
 
 MEAN_ONLY = ("output_tokens", "is_truncated")
-"""Facts about answers: their mean is of interest, their best of k is not."""
+"""Metrics for which only the mean is computed; a best of k would be meaningless."""
 ANSWER_COLUMN = "extracted_answer"
 _NONE: NDArray[np.float64] = np.zeros(0)
 
 
 class EvaluateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is folded."""
+    """Options for folding a run."""
 
     k: int
     tasks: dict[str, int]
-    """Task set → tasks asked for."""
+    """Task set → number of requested tasks."""
     estimator: Estimator = "exact"
     keyed_by: str = "requested"
     detailed_stats: bool = False
     threshold: float = 0.5
-    """From this value on a run counts as solved, for `pass@k`."""
+    """Value from which a run counts as solved, for `pass@k`."""
     category: str = "eval"
     verifier: str | None = None
 
@@ -56,12 +56,12 @@ class TasksetResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one task set."""
 
     tasks: int
-    """Tasks asked for."""
+    """Number of requested tasks."""
     runs: int
-    """Runs finished, of tasks × k."""
+    """Finished runs, out of tasks × k."""
     judged: int
     coverage: float
-    """Judged runs, of all that were asked for."""
+    """Share of requested runs that were judged."""
     metrics: dict[str, dict[str, MetricResult]]
     """Metric → statistic (`mean@4`, `best@4`, …) → value."""
 
@@ -73,9 +73,9 @@ class Evaluation(msgspec.Struct, kw_only=True):
     k: int
     tasksets: dict[str, TasksetResult]
     metrics: dict[str, float]
-    """All numbers under their full metric names, as sinks get them."""
+    """All numbers under their full metric names, as sinks receive them."""
     task_means: dict[str, dict[str, dict[int, float]]] = {}
-    """Task set → metric → task → mean of its runs: what comparisons pair."""
+    """Task set → metric → task → mean of its runs, the values paired in comparisons."""
 
 
 def evaluate_run(run: str, options: EvaluateOptions) -> Evaluation:
@@ -98,7 +98,7 @@ def _unique(tasks: NDArray[Any]) -> list[int]:
 
 
 def _columns(index: Index) -> dict[str, NDArray[Any]]:
-    """The columns an evaluation reads, NaN for null."""
+    """The columns that an evaluation reads, NaN for null."""
     index_columns = set(index.columns())
     verdict = [name for name in index.numbers if "." not in name and name not in USAGE and is_metric(name)]
     wanted = [
@@ -210,7 +210,7 @@ def _results(
 
 
 def _runs_each(statistic: str) -> int:
-    """Runs per independent yes/no answer: k for `best@k` and the like, 1 for a mean."""
+    """Number of runs behind each independent yes/no outcome: k for `best@k` and similar, 1 for a mean."""
     name, _, k = statistic.partition("@")
     return int(k) if k.isdecimal() and name != "mean" else 1
 

@@ -43,7 +43,7 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_claims(texts: Sequence[str], labels: Sequence[str]) -> list[Claim]:
-    """The claims in words; raises `UsageError` for one that is not understood or names no model of the benchmark."""
+    """Parse claims; raises `UsageError` for an invalid claim, or one about an unknown model."""
     claims = []
     for text in texts:
         match = _CLAIM.fullmatch(text)
@@ -66,7 +66,7 @@ def parse_claims(texts: Sequence[str], labels: Sequence[str]) -> list[Claim]:
 def judge_claims(
     claims: Sequence[Claim], evaluations: Mapping[str, Evaluation], metric: str
 ) -> list[ClaimResult]:
-    """Every claim with its paired difference, over all task sets."""
+    """Test every claim with its paired difference, over all task sets."""
     return [_judge(claim, evaluations, metric) for claim in claims]
 
 

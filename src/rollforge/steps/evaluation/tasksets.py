@@ -1,4 +1,4 @@
-"""Joins several task files into one, so that one run holds the whole evaluation and resumes as one."""
+"""Joins several task files into one, so that one run contains the whole evaluation and can be resumed as one."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Taskset(msgspec.Struct, frozen=True):
 
 
 class JoinedTasksets(msgspec.Struct, frozen=True):
-    """What the joined task file holds."""
+    """Facts about the joined task file."""
 
     counts: dict[str, int]
-    """Task set → tasks."""
+    """Task set → number of tasks."""
     has_answers: bool
-    """Every task has an expected answer."""
+    """Whether every task has an expected answer."""
 
 
 def parse_taskset(text: str) -> Taskset:
-    """`gsm8k=tasks.jsonl`, or a path alone, whose stem is then the name."""
+    """Parse `gsm8k=tasks.jsonl`, or a path, whose stem is then the name."""
     name, equals, path = text.partition("=")
     if not equals or is_hub_name(text):
         name, path = Path(text).name.split(".")[0], text
@@ -44,7 +44,7 @@ def parse_taskset(text: str) -> Taskset:
 
 
 def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | None = None) -> JoinedTasksets:
-    """Write the joined task file, unless it is already there with the same content.
+    """Write the joined task file, unless it exists with the same content.
 
     Args:
         limit: tasks of each set at most.

@@ -1,4 +1,4 @@
-"""Metrics: what a run's numbers are, over what, and how sure."""
+"""Metrics: the numbers of a run, with counts and intervals."""
 
 from rollforge.steps.metrics.against import RunComparison, TaskDifference, compare_runs, differing_tasks
 from rollforge.steps.metrics.compat import nemo_gym_metrics, trinity_metrics

@@ -1,7 +1,7 @@
 """Paired comparison of two runs over the tasks they share.
 
-Pairing removes the difficulty of the tasks, which is most of the spread: two separate intervals may overlap while the interval of
-the paired difference excludes zero.
+Pairing removes the variance of task difficulty, the largest part: two separate intervals may overlap while the interval of the
+paired difference excludes zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REWORDED = "; no prompt is in both runs: this holds only if equal task numbers a
 
 
 class FieldDifference(Struct, kw_only=True):
-    """One field, task by task."""
+    """Paired difference of one field."""
 
     value: float | None
     """Mean over shared tasks in the first run."""
@@ -29,10 +29,10 @@ class FieldDifference(Struct, kw_only=True):
     difference: float | None
     """First minus second."""
     ci: list[float] | None
-    """95 % interval; null with one task, or when no two values differ."""
+    """95 % interval; null with a single task, or if no two values differ."""
     tasks: int
     differing: int
-    """Tasks in which the two runs differ."""
+    """Number of tasks in which the runs differ."""
 
 
 class RunComparison(Struct, kw_only=True):
@@ -49,7 +49,7 @@ class RunComparison(Struct, kw_only=True):
 
 
 def _first_stage(index: Index, where: str | None) -> str | None:
-    """Of an adaptive run, only the first stage can be compared."""
+    """Restrict an adaptive run to its first stage, the only comparable part."""
     return stage_condition(where, index.first_stage)
 
 
@@ -92,14 +92,14 @@ class TaskDifference(Struct, frozen=True, kw_only=True):
 
     task: int
     against_task: int
-    """Its number in the second run, which differs when tasks are paired by prompt."""
+    """The task's number in the second run, which differs if tasks are paired by prompt."""
     value: float
     """Mean reward in the first run."""
     against: float
 
 
 def differing_tasks(first: Index, second: Index, *, count: int = 200) -> list[TaskDifference]:
-    """Shared tasks whose mean rewards differ, the largest difference first; at most `count`."""
+    """Up to `count` shared tasks with different mean rewards, the largest difference first."""
     one, two = ByTask(first, None), ByTask(second, None)
     shared = _share(one, two)
     if not len(shared.here) or "reward" not in first.numbers or "reward" not in second.numbers:
@@ -122,17 +122,17 @@ def differing_tasks(first: Index, second: Index, *, count: int = 200) -> list[Ta
 
 
 class _Shared(NamedTuple):
-    """The tasks that both runs have: their places in each, and what they are known by."""
+    """Tasks common to both runs: their position in each, and their names."""
 
     here: Ints
     there: Ints
     by: str
     are_reworded: bool = False
-    """No prompt is in both runs: that equal numbers mean equal tasks is for the reader to say."""
+    """Whether tasks are paired by number only, because no prompt is in both runs; the reader must verify the pairing."""
 
 
 def _share(one: ByTask, two: ByTask) -> _Shared:
-    """Match tasks by prompt; by number where prompts are missing, ambiguous, or all changed by another template."""
+    """Match tasks by prompt; by number if prompts are missing, ambiguous, or all changed by another template."""
     here, there = _prompts(one), _prompts(two)
     if here is not None and there is not None:
         shared, *positions = np.intersect1d(here, there, return_indices=True)
@@ -143,7 +143,7 @@ def _share(one: ByTask, two: ByTask) -> _Shared:
 
 
 def _prompts(rows: ByTask) -> Ints | None:
-    """The prompt of each task; None when some are missing, or two tasks have the same."""
+    """The prompt hash of each task; None if some are missing or shared."""
     column = rows.index.table(["prompt_hash"], rows.where).column("prompt_hash")
     if column.null_count:
         return None

@@ -1,4 +1,4 @@
-"""Metrics as NeMo Gym and Trinity-RFT compute and name them, right or wrong, so that tools can be compared.
+"""Metrics as NeMo Gym and Trinity-RFT compute and name them, even where that is debatable, so that tools can be compared.
 
 NeMo Gym: pass@k and majority@k in 0–100, tasks with fewer than k rollouts skipped, for rewards other than 0 and 1 the best of
 the first k. Trinity-RFT: best@k and worst@k from 1000 resamples with replacement, seed 42, population std.
@@ -24,7 +24,7 @@ from rollforge.steps.metrics.votes import answers_of
 ANSWERS = "extracted_answer"
 
 NemoMetrics = dict[str, float | dict[str, list[float]]]
-"""NeMo Gym's names to its numbers; `per_sample_aggregate` holds lists."""
+"""NeMo Gym's metric names → numbers; `per_sample_aggregate` contains lists."""
 
 
 class NemoAgent(TypedDict):
@@ -37,7 +37,7 @@ class NemoAgent(TypedDict):
 
 @np.errstate(over="ignore", invalid="ignore")  # numbers near the largest have no mean
 def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
-    """One entry per agent, as in `_aggregate_metrics.json`; of an adaptive run over its first stage, which alone is unbiased."""
+    """One entry per agent, as in `_aggregate_metrics.json`; for an adaptive run, over the unbiased first stage."""
     entries = []
     where = stage_condition(index.checked(where) if where else None, index.first_stage)
     _check_some(ByTask(index, where), where)
@@ -59,19 +59,19 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
 
 
 def _check_some(rows: ByTask, where: str | None) -> None:
-    """Refuse a condition that no rollout meets: an empty result would look like one."""
+    """Refuse a condition without matching rollouts, because an empty result would look like a valid one."""
     if where is not None and not len(rows):
         raise UsageError(f"no rollout matches --where {where!r}", hint="ask for others, or leave --where out")
 
 
 def nemo_fields(index: Index) -> dict[str, str]:
-    """Columns of top-level numbers and those of usage, with their names; nested ones are not among NeMo Gym's."""
+    """Top-level number columns and usage columns, with their names; NeMo Gym ignores nested ones."""
     names = index.name_by_column
     return {column: names[column] for column in top_level_numbers(index)}
 
 
 def nemo_statistics(name: str, values: Floats) -> NemoMetrics:
-    """`mean/x`, `max/x`, … without those that are undefined."""
+    """`mean/x`, `max/x`, … without undefined ones."""
     summary = stats.summarize(values)
     statistics = {
         "mean": summary.mean,
@@ -147,12 +147,12 @@ def _nemo_pass_of(group: list[float], k: int) -> float:
 
 
 def _judged(answers: list[int], scores: list[float]) -> list[tuple[int, float]]:
-    """The answers (0: none) and scores of the rollouts that have a score."""
+    """Answers (0: none) and scores of the rollouts with a score."""
     return [(answer, score) for answer, score in zip(answers, scores, strict=True) if score == score]
 
 
 def _nemo_vote(votes: list[tuple[int, float]]) -> float:
-    """The score of the most common (answer, score) pair; ties share; no answer is 0."""
+    """Score of the most common (answer, score) pair, as in NeMo Gym: ties are averaged, no answer scores 0."""
     pairs = Counter((answer, score) for answer, score in votes if answer)
     if not pairs:
         return 0.0
@@ -164,7 +164,7 @@ def _nemo_vote(votes: list[tuple[int, float]]) -> float:
 def trinity_metrics(
     index: Index, where: str | None = None, *, taskset: str | None = None
 ) -> dict[str, float]:
-    """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks; of an adaptive run the first stage."""
+    """`rollout/…` as in training and `eval/<taskset>/…` as in evaluation, over all tasks; for an adaptive run, the first stage."""
     where = stage_condition(index.checked(where) if where else None, index.first_stage)
     rows = ByTask(index, where)
     _check_some(rows, where)
@@ -189,7 +189,7 @@ def trinity_metrics(
 
 
 def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats]]:
-    """Tasks of equal size together, their known values in the order of the rollouts."""
+    """Tasks grouped by size, with their non-missing values in rollout order."""
     group = np.repeat(np.arange(len(rows.starts)), rows.sizes)
     has_value = ~np.isnan(values)
     values, group = values[has_value], group[has_value]
@@ -203,7 +203,7 @@ def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats]]:
 
 
 def _trinity_eval(by_size: dict[int, Floats]) -> dict[str, float]:
-    """The mean over tasks of each task's value; tasks of another size have keys of their own, as in Trinity-RFT."""
+    """Mean over tasks of each task's value; tasks of another size get separate keys, as in Trinity-RFT."""
     values: dict[str, list[Floats]] = {}
     for size, drawn in by_size.items():
         values.setdefault(f"mean@{size}", []).append(drawn.mean(axis=1))
@@ -216,7 +216,7 @@ def _trinity_eval(by_size: dict[int, Floats]) -> dict[str, float]:
 
 
 def _bootstrap(drawn: Floats, size: int, k: int) -> tuple[Floats, Floats]:
-    """Bootstrap with the same draws for every task, as in Trinity-RFT, where each call starts from the same seed."""
+    """Bootstrap with the same draws for every task, as in Trinity-RFT, which reseeds at each call."""
     rng = np.random.RandomState(at_k.BOOTSTRAP_SEED)
     draws = rng.choice(size, size=(at_k.BOOTSTRAP_ROUNDS, k), replace=True)
     best, worst = np.empty(len(drawn)), np.empty(len(drawn))

@@ -1,4 +1,4 @@
-"""Flags: what looks suspicious about a run's numbers, in words. `check` decides; flags only point."""
+"""Flags: suspicious properties of a run's numbers, in words. They are hints; only `check` decides."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ OUTLIER = 10.0
 LOW_COVERAGE = 0.9
 MANY, FEW = 0.2, 0.05
 LEAST = 20
-"""Rollouts, and a quarter of it groups, from which a distribution is worth a flag."""
+"""Fewest rollouts, and four times the fewest groups, for a flag about a distribution."""
 
 
 def find_flags(metrics: RunMetrics, *, is_uncorrected: bool = False) -> list[Flag]:
-    """The flags of a run, the gravest first."""
+    """Flags of a run, the most serious first."""
     flags = [*_rewards(metrics), *_missing(metrics), *_answers(metrics), *_stages(metrics, is_uncorrected)]
     return [Flag(name, text) for name, text in flags]
 
 
 def _stages(metrics: RunMetrics, is_uncorrected: bool) -> list[tuple[str, str]]:
-    """What adaptive sampling does to the numbers."""
+    """Flags for the effects of adaptive sampling."""
     if is_uncorrected:
         text = "tasks were sampled adaptively and all stages are averaged here: means and pass@k are biased"
         return [("adaptive-biased", text)]
@@ -156,7 +156,7 @@ def _surely_above(count: int, of: int, limit: float) -> bool:
 
 
 def _percent(share: float) -> str:
-    """As the tables above it round: one decimal, 100 % only for all of them."""
+    """Percentage with the tables' rounding: one decimal, and 100 % only for an exact value."""
     if share == 1:
         return "100 %"
     return "> 99.9 %" if share > 0.9995 else f"{share * 100:.1f} %"

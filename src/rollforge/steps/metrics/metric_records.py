@@ -13,10 +13,10 @@ from rollforge.text_safety.markup import decimal, interval, result, table, tag
 
 
 class Counts(Struct, kw_only=True):
-    """What the numbers are over."""
+    """Counts behind the numbers."""
 
     expected: int | None
-    """Rollouts asked for; null for files that rollforge did not collect."""
+    """Number of requested rollouts; null for files that rollforge did not collect."""
     finished: int
     judged: int
     unjudged: int
@@ -24,12 +24,12 @@ class Counts(Struct, kw_only=True):
     """Rollouts that failed and never finished."""
     rejected_lines: int
     noted_lines: int
-    """Rows that count although something about them is odd."""
+    """Odd rows that still count."""
     duplicates: int
-    """Rows overruled by a later one with the same key."""
+    """Rows overruled by a later row with the same key."""
     tasks: int
     masked: int = 0
-    """Of the unjudged: rows that declare their reward to be no measurement (`mask_sample`)."""
+    """Unjudged rows that mark their reward as no measurement (`mask_sample`)."""
 
 
 class Field(Struct, kw_only=True):
@@ -79,14 +79,14 @@ class AgentMetrics(Struct, kw_only=True):
 
 
 class HistogramCounts(Struct):
-    """Rewards per bin; the last bin holds its upper edge too."""
+    """Rewards per bin; the last bin includes its upper edge."""
 
     edges: list[float]
     counts: list[int]
 
 
 class Throughput(Struct, kw_only=True):
-    """Over the time in which at least one rollout was under way; null when rows do not say when they started."""
+    """Rates over the time with at least one rollout in flight; null if rows have no start times."""
 
     rollouts_per_s: float | None = None
     tokens_per_s: float | None = None
@@ -94,62 +94,66 @@ class Throughput(Struct, kw_only=True):
 
 
 class Flag(Struct):
-    """Something a person should know before believing the numbers."""
+    """A warning to read before relying on the numbers."""
 
     id: str
     text: str
 
 
 class EqualGroups(Struct, kw_only=True):
-    """Groups whose samples are all the same text: seed, cache or temperature may not be what was meant."""
+    """Groups whose samples are all the same text; seed, cache or temperature may be misconfigured."""
 
     groups: int
     of: int
-    """Groups of two or more samples without tool calls, none shorter than 40 characters: other equal texts may be coincidence."""
+    """Number of examined groups: two or more samples without tool calls, none shorter than 40 characters, since equal short texts
+    may be coincidence.
+    """
 
 
 class RunCost(CostFacts, frozen=True, kw_only=True):
-    """What a run cost in US dollars, and what one of its parts cost."""
+    """Cost of a run in US dollars, in total and per part."""
 
     per_rollout: float | None = None
-    """The total over the finished rollouts; null when the cost of some is not known."""
+    """Total divided by finished rollouts; null if some costs are unknown."""
     per_usable_group: float | None = None
-    """The total over the groups whose rewards are not all equal; null when the cost of some is not known, or none is usable."""
+    """Total divided by groups with different rewards; null if some costs are unknown, or there is no such group."""
     usable_groups: int = 0
 
 
 class AdaptiveFacts(Struct, kw_only=True):
-    """How an adaptive run was sampled, and what that means for its numbers."""
+    """Sampling of an adaptive run, and its consequences for the numbers."""
 
     goal: str | None
-    """The recipe and number that it was collected for."""
+    """The goal of the collection: recipe and number."""
     first: int
-    """Samples of the first stage: all numbers about rewards and answers are over those alone."""
+    """Samples per task in the first stage; numbers about rewards and answers use only these."""
     tasks: int
-    """Tasks begun: what the numbers are over."""
+    """Number of tasks with a first stage, on which the numbers are based."""
     rollouts: int
     """Rollouts of the first stage."""
     audited: int
-    """Audited tasks: started, and sampled in full whatever their rewards. Numbers beyond the first stage are based on them."""
+    """Number of audited tasks, which were sampled in full whatever their rewards. Numbers beyond the first stage are based on
+    them.
+    """
     runs: int = 1
-    """Adaptive ones among the runs that are read as one."""
+    """Number of adaptive runs among those read together."""
     left_out: dict[str, str] = {}
-    """Number without an unbiased estimate → why."""
+    """Omitted number without an unbiased estimate → reason."""
 
 
 class RunMetrics(Struct, kw_only=True):
-    """What the numbers of a run are."""
+    """All metrics of a run."""
 
     run: str
     where: str | None = None
-    """The condition that all of it is under."""
+    """The condition that selected rollouts, if any."""
     counts: Counts
     coverage: float | None
-    """Judged rollouts of those expected (of those finished or failed, when nothing says how many were expected)."""
+    """Judged rollouts as a share of expected ones (of finished and failed ones if that number is unknown)."""
     verifier: str | None
     fields: dict[str, Field]
     facts: dict[str, Field]
-    """What the answers look like: length, turns, tool calls, shares truncated, empty, refused."""
+    """Facts about answers: length, turns, tool calls, shares truncated, empty, refused."""
     agents: dict[str, AgentMetrics]
     success: Success
     failures_as_zero: FailuresAsZero | None
@@ -158,24 +162,24 @@ class RunMetrics(Struct, kw_only=True):
     """Failed rollouts by class."""
     at_k: dict[str, AtKValue]
     answer_field: str | None
-    """What majority@k takes for the answer."""
+    """The field that majority@k votes on."""
     histogram: HistogramCounts
     throughput: Throughput
-    """Of the whole run: nulls under a condition, which says nothing about pace."""
+    """Rates of the whole run; null with a condition, which has no pace of its own."""
     equal_groups: EqualGroups | None
-    """None when no task has two samples, or under a condition."""
+    """None if no task has two samples, or with a condition."""
     mixed_types: dict[str, int]
-    """Number fields that are text in some rows, where they count as missing."""
+    """Number fields with text values in some rows, which count as missing → number of such rows."""
     bad_lines: list[BadLineAt]
-    """The first lines that are rejected or odd, each with its place; `counts` has their number."""
+    """The first rejected or odd lines, with their location; `counts` has their number."""
     flags: list[Flag]
     adaptive: AdaptiveFacts | None = None
-    """None for a run in which every task was to get the same number of samples."""
+    """None for a run with uniform sampling."""
     cost: RunCost | None = None
-    """What the run cost; None when no price was given, or under a condition."""
+    """Cost of the run; None without a price, or with a condition."""
 
     def __getitem__(self, name: str) -> Field:
-        """A number of the rollouts by its name: `metrics["reward"].mean`."""
+        """A number field of the rollouts by name: `metrics["reward"].mean`."""
         field = self.fields.get(name) or self.facts.get(name)
         if field is None:
             metric_names = [*self.fields, *self.facts]

@@ -1,4 +1,4 @@
-"""What a run cost, from its rows and failures."""
+"""Cost of a run, from its rows and failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollforge.store.costs import recounted
 
 
 def run_cost(index: Index, rows: ByTask, reward: Floats) -> RunCost | None:
-    """The cost of one run that was collected with a price; None for other files."""
+    """Cost of a run that was collected with a price; None for other files."""
     if len(index.runs) != 1:
         return None
     try:
@@ -35,7 +35,7 @@ def run_cost(index: Index, rows: ByTask, reward: Floats) -> RunCost | None:
 
 
 def usable_groups(reward: Floats, starts: Ints) -> int:
-    """How many tasks have judged rollouts whose rewards are not all equal."""
+    """Number of tasks whose judged rollouts have different rewards."""
     if not len(reward):
         return 0
     low = np.minimum.reduceat(np.where(np.isnan(reward), np.inf, reward), starts)

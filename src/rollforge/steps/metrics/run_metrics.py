@@ -49,19 +49,19 @@ FACTS = (
 )
 ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
 MOST_BAD_LINES = 100
-"""Bad lines named with their place."""
+"""Most bad lines listed with their location."""
 
 MASK_FIELD = "mask_sample"
-"""NeMo Gym's field for a sample whose reward is no measurement."""
+"""NeMo Gym's field that marks a reward as no measurement."""
 
 LONG_ENOUGH = 40
-"""Characters from which equal answers are no coincidence."""
+"""Length in characters from which equal answers are no coincidence."""
 
 AT_ONCE = 65_536
-"""Rollouts whose time in flight is joined at a time."""
+"""Rollouts processed at a time when their times in flight are merged."""
 
 NAMELESS = "(none)"
-"""What rollouts without an agent are listed under, beside those that have one."""
+"""Label of rollouts without an agent, if others have one."""
 
 
 class MetricsOptions(Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def summarize_run(
 def summarize_index(
     index: Index, options: MetricsOptions | None = None, groups: SharedGroups | None = None
 ) -> RunMetrics:
-    """The metrics of an open index; `groups` are its rollouts where other steps use them too."""
+    """Metrics of an open index; `groups` is its shared cache of grouped columns, if other steps use it too."""
     options = options or MetricsOptions()
     design = index.design if options.stage == "auto" else None
     grouped = groups.get if groups else partial(ByTask, index)
@@ -165,12 +165,12 @@ def summarize_index(
 
 
 def _is_uncorrected(index: Index, options: MetricsOptions) -> bool:
-    """Whether adaptively sampled rollouts are averaged as if they were not."""
+    """Whether adaptively sampled rollouts are averaged without correction."""
     return index.has_uncorrected_stages or (bool(index.designs) and options.stage == "all")
 
 
 def _equal_groups(rows: ByTask) -> EqualGroups | None:
-    """Groups of long answers without tool calls, and how many of them consist of one answer only."""
+    """Groups of long answers without tool calls, and how many of these have only one distinct answer."""
     is_empty, tool_calls, chars = (rows.one(name) for name in ("is_empty", "tool_calls", "answer_chars"))
     counts = np.flatnonzero((is_empty == 0) & (np.nan_to_num(tool_calls) == 0))
     if not len(counts):
@@ -186,7 +186,7 @@ def _equal_groups(rows: ByTask) -> EqualGroups | None:
 
 
 def masked_rollouts(rows: ByTask) -> int:
-    """Rollouts whose reward is declared to be no measurement (`mask_sample`); they are unjudged."""
+    """Number of unjudged rollouts that mark their reward as no measurement (`mask_sample`)."""
     if MASK_FIELD not in rows.index.columns():
         return 0
     return int((rows.one(MASK_FIELD) == 1).sum())
@@ -197,7 +197,9 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def describe(rows: ByTask, name: str, values: Floats) -> Field:
-    """One field with its interval; counts and durations that happen to be 0 or 1 are no share, and never negative."""
+    """One field with its interval. Counts and durations are not treated as shares even if all are 0 or 1, and intervals stay
+    non-negative.
+    """
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
     least = 0.0 if summary.min is not None and summary.min >= 0 else None
@@ -215,7 +217,7 @@ def _is_yes_or_no(values: Floats) -> bool:
 
 
 def _fields(rows: ByTask) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
-    """Every field over all rollouts and per agent, in one reading of each column; `reward` even when nothing is judged."""
+    """All fields, over all rollouts and per agent, with one read per column; includes `reward` even if nothing is judged."""
     names = {"reward": "reward"} | {
         column: rows.index.name_by_column[column] for column in rows.index.numbers
     }
@@ -259,7 +261,7 @@ def _success(rows: ByTask, reward: Floats, threshold: float) -> Success:
 
 
 def successes(reward: Floats, threshold: float) -> Floats:
-    """1 where the reward reaches the threshold, 0 where it does not, NaN where there is none."""
+    """1 where the reward reaches the threshold, 0 where it does not, NaN where it is missing."""
     return np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
 
 
@@ -289,12 +291,12 @@ def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | No
 
 
 def _as_reward(name: str) -> str:
-    """What pass@k and pass^k are called of rewards."""
+    """The best@k or worst@k name of a pass@k or pass^k name, for rewards."""
     return name.replace("pass@", "best@").replace("pass^", "worst@")
 
 
 def _each_k(values: at_k.AtK, best: str, worst: str, judged: Floats | None) -> list[dict[str, AtKValue]]:
-    """The means over tasks, for each k from 1; `judged` as in `_over_tasks`."""
+    """Means over tasks for each k from 1; `judged` as in `_over_tasks`."""
     return [
         {
             f"{best}{k}": _over_tasks(values.best[:, k - 1], k, judged),
@@ -305,14 +307,14 @@ def _each_k(values: at_k.AtK, best: str, worst: str, judged: Floats | None) -> l
 
 
 def _over_tasks(values: Floats, k: int, judged: Floats | None) -> AtKValue:
-    """The mean over tasks; `judged` says how many rollouts each task has, where k of them are one answer yes or no."""
+    """Mean over tasks; `judged` is each task's number of rollouts, if k of them form one yes/no outcome."""
     most = None if judged is None else float(judged[judged >= k].sum()) / k
     estimate = intervals.mean_of(values, most=most)
     return AtKValue(value=estimate.value, ci=estimate.ci, tasks=estimate.groups)
 
 
 def _throughput(rows: ByTask) -> Throughput:
-    """Over the time in which any rollout was being made: a pause between two sessions of a run does not count."""
+    """Rates over the time with a rollout in flight, which excludes pauses between sessions."""
     has_tokens = "output_tokens" in rows.index.numbers
     names = ["started", "seconds", *(["output_tokens"] if has_tokens else [])]
     count, tokens, busy = 0, 0.0, (np.zeros(0), np.zeros(0))
@@ -334,7 +336,7 @@ def _throughput(rows: ByTask) -> Throughput:
 
 
 def _joined(begins: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """The union of the intervals, as disjoint intervals in order."""
+    """The union of the intervals, as sorted disjoint intervals."""
     if not len(begins):
         return begins, ends
     order = np.argsort(begins)

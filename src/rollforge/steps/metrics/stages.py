@@ -1,4 +1,4 @@
-"""The numbers of an adaptive run that its first stage cannot give: pass@k and the like beyond it."""
+"""Numbers of an adaptive run that need more than its first stage, such as pass@k for large k."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rollforge.steps.metrics.metric_records import AdaptiveFacts, AtKValue
 
 
 def audited_tasks(tasks: Ints, design: SamplingDesign) -> NDArray[np.bool_]:
-    """Which tasks are audited: sampled in full whatever their rewards."""
+    """Mask of audited tasks, which were sampled in full whatever their rewards."""
     return np.array([is_audited(int(task), design.seed, design.audit) for task in tasks], dtype=bool)
 
 
 def beyond_first_stage(
     index: Index, where: str | None, design: SamplingDesign, first: ByTask, hits: Floats, threshold: float
 ) -> tuple[dict[str, AtKValue], AdaptiveFacts]:
-    """pass@k, pass^k, best@k and worst@k for k above the first stage, and what is left out.
+    """pass@k, pass^k, best@k and worst@k for k above the first stage, and the numbers that are omitted, with reasons.
 
     Args:
         first: the rollouts of the first stage.
-        hits: of these, 1 for a success, 0 for none, NaN where unjudged.
+        hits: for these, 1 for a success, 0 for none, NaN if unjudged.
     """
     audited = audited_tasks(first.tasks, design)
     facts = AdaptiveFacts(
@@ -68,7 +68,7 @@ def beyond_first_stage(
 
 
 def pooled_facts(index: Index, first: ByTask) -> AdaptiveFacts:
-    """What is said of several runs read as one, of which some were sampled adaptively: the first stage of each is counted."""
+    """Facts about several runs, some of them adaptive, that are read together: the first stage of each is counted."""
     facts = AdaptiveFacts(
         goal=None,
         first=min(design.first for design in index.designs),
@@ -85,7 +85,7 @@ def pooled_facts(index: Index, first: ByTask) -> AdaptiveFacts:
 
 
 def _aligned(tasks: Ints, others: Ints, table: Floats, k: int) -> Floats:
-    """The value at k of each task, NaN where it has none."""
+    """The value at k of each task, NaN if it has none."""
     if table.shape[1] < k:
         return np.full(len(tasks), np.nan)
     position = np.minimum(np.searchsorted(others, tasks), len(others) - 1)

@@ -1,7 +1,7 @@
 """Majority votes over the answers of a task's rollouts.
 
-A column of the index holds either numbers or short texts. An answer that is in neither (a long text, a text among numbers, a list)
-is read from the rollout's line, so it is never taken for a missing one. A number and the text that spells it are the same answer.
+A column of the index holds either numbers or short texts. An answer outside the column (a long text, a text among numbers, a
+list) is read from the rollout's line, so that it does not count as missing. A number and its text form are the same answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollforge.statistics.stats import Floats, Ints
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
     """majority@k: per k the value of each task that has at least k judged rollouts; `hits` are 1 and 0, NaN for unjudged.
 
-    For every k; where a task has more than `MOST_FOR_EVERY_K`, for 1, 2, 4, 8, … and the most there are.
+    For every k; if a task has more than `MOST_FOR_EVERY_K` rollouts, for 1, 2, 4, 8, … and the largest k.
     """
     if not widest:
         return {}
@@ -47,10 +47,10 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
 def _ballots(
     rows: ByTask, answer_field: str, hits: Floats, is_split: np.ndarray
 ) -> Iterator[tuple[Ints, list[int | None], list[float]]]:
-    """Tasks whose votes are cast alike, together: (their places, answers of the judged rollouts, their scores).
+    """Groups of tasks with the same vote pattern: (their positions, answers of the judged rollouts, their scores).
 
-    Who gave which answer does not matter, only how often each was given and how often it was right. Among a million tasks
-    there are few hundred such patterns, and each is counted once.
+    A pattern is how often each answer occurs and how often it is right. A million tasks have a few hundred patterns, and each is
+    evaluated once.
     """
     if not is_split.any():
         return
@@ -89,7 +89,7 @@ def _ballots(
 
 
 def _cast(pattern: list[list[int]]) -> tuple[list[int | None], list[float]]:
-    """The votes of a pattern: an answer per vote (None: no answer), and its score."""
+    """The votes of a pattern: the answer of each vote (None: no answer), and its score."""
     answers: list[int | None] = []
     scores: list[float] = []
     for number, (is_blank, count, right) in enumerate(pattern, 1):
@@ -99,7 +99,7 @@ def _cast(pattern: list[list[int]]) -> tuple[list[int | None], list[float]]:
 
 
 def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
-    """The answers of the wanted rollouts as numbers, equal where the answers are; 0 for those that gave none."""
+    """Answers of the selected rollouts as codes, equal for equal answers; 0 for no answer."""
     answer_numbers, values = rows.numbered(field)
     name = rows.index.name_by_column.get(field)
     if name is None:
@@ -134,7 +134,7 @@ def _answer_in(line: bytes, name: str) -> str | None:
 
 
 def _spelled(value: Any) -> str | None:
-    """An answer as text: a whole number without a point, a list or an object with its keys in order."""
+    """An answer as text: an integer without decimal point, a list or an object as JSON with sorted keys."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int | float):

@@ -1,7 +1,7 @@
-"""The form that was asked for: file type, shape of the messages, what happens to untidy rollouts.
+"""The requested form of a dataset: file type, message form, policies for untidy rollouts.
 
-The exporter's defaults apply unless the user asked for another form; a form that the trainer cannot carry is refused by name. The
-survey of the chosen rows decides whether it can stay.
+The exporter's defaults apply unless the user asked for another form; a form that the trainer does not support is refused. The
+survey of the selected rows decides whether the form can be kept.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SHAPING = ("arguments", "tools", "reasoning", "keys")
 
 
 class AskedForm(NamedTuple):
-    """A form to begin with."""
+    """The initial form of a dataset."""
 
     form: Form
     fallback: Arguments | None = "string"
-    """Form of the arguments if the loader would damage objects; None if the template takes no other."""
+    """Form of call arguments if the loader would damage objects; None if the template supports no other."""
     prover: Prover | None = None
-    """Renders each row with the user's chat template."""
+    """Renders each row with the user's chat template, to prove that it works."""
 
 
 def asked_form(exporter: type[Exporter], settings: Settings, kind: Kind, container: Container) -> AskedForm:
-    """The exporter's form with the user's changes; with `--template`, the template picks what is still open."""
+    """The exporter's form with the user's changes; with `--template`, the template determines the remaining choices."""
     shaping = shaping_of(exporter, settings, kind, container)
     layout = layout_of(exporter, settings, kind)
     if settings.template is None:
@@ -53,7 +53,7 @@ def asked_form(exporter: type[Exporter], settings: Settings, kind: Kind, contain
 
 
 def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Container:
-    """The file type: the trainer's own, unless the user asked for another that it reads."""
+    """The file type: the trainer's default, unless the user chose another that it reads."""
     containers = exporter.containers_for(kind)
     if settings.format == "auto":
         return exporter.container
@@ -66,7 +66,7 @@ def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Co
 
 
 def layout_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Layout:
-    """The layout to begin with; `auto` begins with the prompt and the answer apart where the exporter has it."""
+    """The initial layout; `auto` starts with prompt and completion in separate columns, if the exporter supports it."""
     has_choice = kind == "demonstration" and exporter.completion_columns is not None
     if settings.layout == "completion" and not has_choice:
         raise UsageError(
@@ -77,7 +77,7 @@ def layout_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Layou
 
 
 def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, container: Container) -> Shaping:
-    """The exporter's own shaping, with what the user asked for."""
+    """The exporter's message form with the user's changes."""
     chosen_forms = {name: getattr(settings, name) for name in _SHAPING if getattr(settings, name) != "auto"}
     _refuse_lost(exporter, chosen_forms, kind)
     shaping = msgspec.structs.replace(exporter.shaping_for(kind), **chosen_forms)
@@ -110,7 +110,7 @@ def _refuse_lost(exporter: type[Exporter], chosen_forms: dict[str, str], kind: K
 
 
 def policies_of(exporter: type[Exporter], settings: Settings) -> Policies:
-    """What happens to untidy rollouts: the exporter's own policies, unless the user asked for others."""
+    """Policies for untidy rollouts: the exporter's defaults, unless the user chose others."""
     if settings.untidy == "auto":
         return exporter.policies
     policy: Policy = settings.untidy

@@ -35,7 +35,7 @@ def files_by_split(manifest: DatasetManifest) -> dict[str, list[str]]:
 
 
 def write_card(manifest: DatasetManifest, exporter: Exporter) -> str:
-    """The README."""
+    """Write the README."""
     files = files_by_split(manifest)
     rows = sum(manifest.splits.values())
     like = load_recipe(manifest.recipe).like

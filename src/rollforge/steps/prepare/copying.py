@@ -1,7 +1,7 @@
 """Copies rollout lines from the runs into a file in large blocks, without parsing them.
 
-The exporter gives the bytes around the lines of a row, the index gives their offsets. The index has parsed every line, so nothing is
-checked here.
+The exporter provides the bytes around the lines of a row, the index their offsets. Nothing is checked, since the index has
+already parsed every line.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rollforge.steps.prepare.rollout_pool import Pool
 
 BLOCK = 1 << 20
 AT_ONCE = 4096
-"""Rows between two reports of progress."""
+"""Rows between two progress reports."""
 
 
 def copy_rows(
     pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints, path: Path
 ) -> Iterator[int]:
-    """Write the examples into `path`; yields the count so far after every few thousand."""
+    """Write the examples to `path`; yields the count so far every few thousand rows."""
     with ExitStack() as held:
         block = _Block(held.enter_context(path.open("wb")))
         held.callback(block.flush)
@@ -44,7 +44,7 @@ def copy_rows(
 
 
 def _frames(pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints) -> Iterator[Sequence[bytes]]:
-    """For each row the bytes before, between and after its lines."""
+    """The bytes before, between and after the lines of each row."""
     if selection.kind == "pair":
         chosen, rejected = selection.picks[numbers].T
         values = (pool.candidates.reward[chosen] - pool.candidates.reward[rejected]).tolist()
@@ -62,7 +62,7 @@ class _Block:
         self._filled = 0
 
     def put(self, text: bytes) -> None:
-        """Add these bytes."""
+        """Append bytes."""
         end = self._filled + len(text)
         if end > BLOCK:
             self.flush()
@@ -72,7 +72,7 @@ class _Block:
             self._filled = end
 
     def take(self, source: int, begin: int, end: int) -> None:
-        """Add the bytes between two offsets of an open file."""
+        """Append the bytes between two offsets of an open file."""
         while begin < end:
             if self._filled == BLOCK:
                 self.flush()
@@ -96,7 +96,7 @@ class _Copier:
         self._offset, self._length = pool.spans
 
     def lines(self, positions: Ints) -> None:
-        """Copy lines; consecutive lines of a file are copied as one piece."""
+        """Copy lines; adjacent lines of a file are copied as one piece."""
         run, begin = self._pool.source[positions], self._offset[positions]
         end = begin + self._length[positions]
         is_apart = (run[1:] != run[:-1]) | (begin[1:] != end[:-1] + 1)
@@ -108,7 +108,7 @@ class _Copier:
             self._block.put(b"\n")
 
     def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
-        """Copy rows of one or two lines with the bytes around them."""
+        """Copy rows of one or two lines with their surrounding bytes."""
         rows = positions.reshape(len(positions), -1)
         run, begin = self._pool.source[rows], self._offset[rows]
         spans = np.stack([run, begin, begin + self._length[rows]], axis=2).tolist()

@@ -1,6 +1,6 @@
 """The manifest: how a dataset was made, complete enough to make the same bytes again.
 
-It has no time stamp: the same inputs and options give the same manifest.
+It has no time stamp, so equal inputs and options give equal manifests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PACKAGES = ("numpy", "pyarrow", "duckdb", "msgspec")
 
 
 class _Keyed(msgspec.Struct, eq=False):
-    """A record that can also be read by, and compared as, its JSON object."""
+    """A record that can also be accessed and compared like its JSON object."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, dict | type(self)):
@@ -74,12 +74,12 @@ class Input(msgspec.Struct):
     """A file that the dataset was made from."""
 
     run: str
-    """As it was named."""
+    """Name of the run as the user gave it."""
     file: str
     bytes: int
     sha256: str
     is_of_run: bool = True
-    """False for a file that an option names: evaluation prompts, a chat template, a tokenizer."""
+    """False for files named by options: evaluation prompts, a chat template, a tokenizer."""
 
 
 class TaskCounts(_Keyed, rename={"before": "in"}):
@@ -90,19 +90,19 @@ class TaskCounts(_Keyed, rename={"before": "in"}):
 
 
 class DatasetCounts(_Keyed):
-    """What happened to every rollout and every example, each counted once."""
+    """Fates of all rollouts and examples, each counted once."""
 
     rollouts: dict[str, int]
-    """`in`, `kept`, and every other fate; they add up to `in`."""
+    """`in`, `kept`, and all other fates, which add up to `in`."""
     examples: dict[str, int]
-    """`planned`, why some were not written, `written`."""
+    """`planned`, reasons for unwritten ones, `written`."""
     tasks: TaskCounts
     failed_attempts: int
-    """Failed attempts on record; they are no rollouts."""
+    """Recorded failed attempts; they are not rollouts."""
     rejected_lines: int
-    """Lines that are no rollouts."""
+    """Lines that are not rollouts."""
     overruled_rows: int
-    """Rows that a later one with the same task, rollout and attempt replaces."""
+    """Rows replaced by a later one with the same task, rollout and attempt."""
 
 
 class Distribution(_Keyed):
@@ -117,7 +117,7 @@ class Distribution(_Keyed):
 
 
 class BinCounts(_Keyed):
-    """Counts in equal bins, the last one closed."""
+    """Counts in equal bins; the last bin includes its upper edge."""
 
     edges: list[float]
     counts: list[int]
@@ -127,20 +127,20 @@ _Summary = Distribution | None | UnsetType
 
 
 class DatasetStatistics(_Keyed, kw_only=True):
-    """Numbers of the written examples; each kind of example has some of them."""
+    """Statistics of the written examples; which ones are present depends on their kind."""
 
     tasks: int
     gap: _Summary = UNSET
     reward: _Summary = UNSET
     chars: _Summary = UNSET
     pool_chars: _Summary = UNSET
-    """Lengths of all judged answers, beside those of the chosen ones."""
+    """Lengths of all judged answers, for comparison with the chosen ones."""
     mean_reward: _Summary = UNSET
     std_reward: _Summary = UNSET
     pass_rate: _Summary = UNSET
     difficulty: _Summary = UNSET
     histogram: BinCounts | UnsetType = UNSET
-    """Of the rewards, or of the gaps of pairs."""
+    """Histogram of rewards, or of gaps for pairs."""
     share_gap_at_least: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_at_least_0.3")
     share_gap_below: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_below_0.1")
     chosen_reward: _Summary = UNSET
@@ -161,21 +161,21 @@ class DatasetStatistics(_Keyed, kw_only=True):
 
 
 class FormRecord(_Keyed, kw_only=True):
-    """How the rows are written."""
+    """The form in which the rows are written."""
 
     container: str
     copied: bool
-    """Rows are rollout lines, byte for byte."""
+    """Whether rows are unchanged rollout lines."""
     arguments: str | UnsetType = UNSET
     tools: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     keys: str | UnsetType = UNSET
     layout: Layout | UnsetType = UNSET
-    """Of demonstrations: `messages`, or `completion` for the prompt and the answer apart."""
+    """For demonstrations: `messages`, or `completion` for separate prompt and completion columns."""
     changes: list[str] | UnsetType = UNSET
-    """What differs from the form that was asked for, and why."""
+    """Deviations from the requested form, with reasons."""
     answers: str | UnsetType = UNSET
-    """`whole` or `step`."""
+    """How much of an answer a row contains: `whole` or `step`."""
 
 
 class RedFlag(_Keyed):
@@ -186,7 +186,7 @@ class RedFlag(_Keyed):
 
 
 class CheckRecord(_Keyed, kw_only=True):
-    """What `rollforge check` found before; empty if it did not run."""
+    """Results of `rollforge check` before preparation; empty if it did not run."""
 
     ran: bool | UnsetType = UNSET
     ok: bool | UnsetType = UNSET
@@ -195,19 +195,19 @@ class CheckRecord(_Keyed, kw_only=True):
     forced: bool | UnsetType = UNSET
     """Whether `--force` was given."""
     ignored: list[str] | UnsetType = UNSET
-    """Checks that `--ignore` named; absent if none."""
+    """Checks named by `--ignore`; absent if none."""
 
 
 class RunSource(msgspec.Struct, kw_only=True):
-    """Where the rollouts of a run come from, as far as its manifest and its rows say."""
+    """Origin of a run's rollouts, from its manifest and rows."""
 
     run: str
     models: list[str] = []
-    """The model asked for, then the names that its answers carried."""
+    """The requested model, then the model names in answers."""
     verifiers: list[str] = []
     verifier_options: dict[str, object] = {}
     fingerprints: list[str] = []
-    """Digests of the verifiers, as the verdicts carry them."""
+    """Fingerprints of the verifiers, from the verdicts."""
 
 
 class PushRecord(msgspec.Struct, kw_only=True):
@@ -215,7 +215,7 @@ class PushRecord(msgspec.Struct, kw_only=True):
 
     repo: str
     commit: str
-    """Sha of the commit on the Hub."""
+    """SHA of the commit on the Hub."""
     url: str
     private: bool
 
@@ -235,12 +235,12 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
     inputs: list[Input]
     versions: dict[str, str]
     sources: list[RunSource] = []
-    """Model, verifier, its options and fingerprint of each run, so that a reward need not be configured twice."""
+    """Model, verifier with options, and fingerprint of each run, so that a reward function need not be configured again."""
     thresholds: dict[str, Threshold]
-    """Values that decided, given or taken from the data."""
+    """Effective thresholds, given by the user or derived from the data."""
     counts: DatasetCounts
     untidy: dict[str, int]
-    """Untidy or rewritten rollouts, by what was done."""
+    """Number of untidy or rewritten rollouts, by treatment."""
     form: FormRecord
     statistics: DatasetStatistics
     splits: dict[str, int]
@@ -248,12 +248,12 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
     flags: list[RedFlag] = []
     check: CheckRecord = msgspec.field(default_factory=CheckRecord)
     decontamination: list[EvaluationOverlap] = []
-    """Per evaluation file the prompts read and the tasks that overlap one of them."""
+    """Per evaluation file: prompts read, and tasks that overlap one of them."""
     push: PushRecord | UnsetType = UNSET
-    """The commit on the Hub, if the dataset was pushed; only the local manifest has it."""
+    """The commit on the Hub, if the dataset was pushed; present only in the local manifest."""
     dry_run: bool = False
     outlook: list[dict[str, float]] = []
-    """Counts at other thresholds; a dry run shows them."""
+    """Counts at other thresholds, for a dry run."""
 
     @property
     def is_forced(self) -> bool:
@@ -262,7 +262,7 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
 
     @property
     def has_one_verifier(self) -> bool:
-        """Whether every run was judged by the same verifier, and by one that another process can find."""
+        """Whether every run was judged by one and the same verifier, which another process can load."""
         names = {name for source in self.sources for name in source.verifiers or ["?"]}
         return len(names) == 1 and all(":" in name or name in VERIFIERS.names() for name in names)
 
@@ -287,13 +287,13 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
 
 
 class _Options(msgspec.Struct):
-    """The options of a manifest as written: a newer version may have some that this one does not know."""
+    """Options as written in a manifest; a newer version may have options unknown to this one."""
 
     options: dict[str, object]
 
 
 def read_manifest(path: str | Path) -> DatasetManifest:
-    """The manifest at `path`, a file or the folder it is in."""
+    """Read the manifest at `path`, a file or its folder."""
     file = Path(path)
     file = file / NAME if file.is_dir() else file
     try:
@@ -313,14 +313,14 @@ def read_manifest(path: str | Path) -> DatasetManifest:
 
 
 def files_beside(settings: Settings) -> list[Path]:
-    """Files other than the runs' that decide the result: evaluation prompts, chat template, tokenizer."""
+    """Files other than the runs' that affect the result: evaluation prompts, chat template, tokenizer."""
     paths = evaluation_files(settings.decontaminate)
     paths += [template_file(settings.template)] if settings.template is not None else []
     return paths + ([tokenizer_file(settings.tokenizer)] if settings.tokenizer is not None else [])
 
 
 def tokenizer_file(path: str) -> Path:
-    """The file that `--tokenizer` names: itself, or the one in a model's folder."""
+    """The file that `--tokenizer` names: the file itself, or the one inside a model's folder."""
     file = Path(path)
     file = file / "tokenizer.json" if file.is_dir() else file
     if not file.is_file():
@@ -329,7 +329,7 @@ def tokenizer_file(path: str) -> Path:
 
 
 def files_of_runs(runs: Sequence[str | Path]) -> Iterator[tuple[str, Path, Path | None]]:
-    """Every file of the runs that decides the result: (run, file, folder of its index where that remembers the digest)."""
+    """Every file of the runs that affects the result: (run, file, index folder that caches the digest)."""
     for run in runs:
         files = RunFiles(run)
         if files.is_sharded:
@@ -346,7 +346,7 @@ def _is_run(path: str | Path) -> bool:
 
 
 def _name_in(run: str, path: Path) -> str:
-    """The file's name; of a part of a shard, its path in the run."""
+    """The file's name; for a part of a shard, its path in the run."""
     folder = RunFiles(run).rollouts.parent
     return (
         str(path.relative_to(folder)) if path.parent != folder and path.is_relative_to(folder) else path.name
@@ -354,7 +354,7 @@ def _name_in(run: str, path: Path) -> str:
 
 
 def _files_of_shards(files: RunFiles) -> Iterator[Path]:
-    """The plan and the end records stand for the rollouts: they name the digest of every part that counts."""
+    """The plan and end records of a sharded run, which contain the digests of all valid parts."""
     yield files.shards / "plan.json"
     yield from sorted(files.shards.glob("*/e*.end"))
     yield from (part.path for part in parts_of(files).rollouts if part.length is None)
@@ -364,7 +364,7 @@ def _files_of_shards(files: RunFiles) -> Iterator[Path]:
 
 
 def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> list[Input]:
-    """Every file that decides the result, with its digest."""
+    """Every file that affects the result, with its digest."""
     inputs = [
         Input(run, _name_in(run, path), path.stat().st_size, digest_of(path, folder))
         for run, path, folder in files_of_runs(runs)
@@ -375,7 +375,7 @@ def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> 
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that the bytes may depend on."""
+    """Versions of all packages that may affect the bytes."""
     versions = {"rollforge": __version__, "python": platform.python_version()}
     return versions | {name: _version_of(name) for name in PACKAGES}
 
@@ -395,10 +395,10 @@ def runs_of(manifest: DatasetManifest) -> list[str]:
 
 
 def find_run(name: str, near: Path) -> str:
-    """The present path of a run that a dataset was made from, given the name it had then.
+    """The current path of a dataset's run, from its recorded name.
 
-    A relative name was relative to the working directory, most often a folder above the dataset; looking in all folders above finds it
-    from anywhere, also after both have moved together.
+    A relative name was relative to the working directory, usually a folder above the dataset. Searching all folders above finds
+    the run from anywhere, also after both were moved together.
     """
     if _is_run(name):
         return name
@@ -407,7 +407,7 @@ def find_run(name: str, near: Path) -> str:
 
 
 def refuse_changed_inputs(manifest: DatasetManifest, runs: Sequence[str]) -> None:
-    """Raise when an input of a manifest has changed since; `runs` are the present paths of its runs."""
+    """Raise if an input of a manifest has changed; `runs` are the current paths of its runs."""
     moved = dict(zip(runs_of(manifest), runs, strict=True))
     missing = [run for run in runs if not _is_run(run)]
     if missing:

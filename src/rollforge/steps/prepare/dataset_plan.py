@@ -1,7 +1,7 @@
 """Decides, before any text is read, which examples are written to which file and in which order.
 
-If some examples turn out to be inexpressible, the recipe chooses again without them (`plan_again`): the best of a task, a partner, the
-balance of classes and the numbers of a group depend on what can be written.
+If some examples turn out to be inexpressible, the recipe chooses again without them (`plan_again`): the best of a task, pairs,
+class balance and group statistics depend on which examples can be written.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class DatasetPlan:
     """Number of the split of each example."""
     splits: tuple[str, ...]
     planned: int
-    """Examples before `--limit`."""
+    """Number of examples before `--limit`."""
     lost_before: Counter[str] = field(default_factory=Counter)
-    """Why examples of earlier plans cannot be expressed → how many."""
+    """Inexpressible examples of earlier plans: reason → number."""
 
     def swap_into_first(self, number: int, keep: Sequence[int], prompts: Ints) -> None:
         """Move the prompt of example `number` into the first split, and one prompt of the first split into that example's.
 
-        The shares stay equal. Prompts of the examples in `keep` do not move; if there is no other, the first split grows.
+        The sizes of the splits do not change. Prompts of examples in `keep` do not move; if there are no others, the first split
+        grows.
         """
         prompt = prompts[self.selection.first]
         left, moved = self.split[number], prompt == prompt[number]
@@ -57,7 +58,7 @@ class DatasetPlan:
             self.split[prompt == prompt[is_free][-1]] = left
 
     def files(self, shards: int, front: Sequence[int] = ()) -> list[tuple[str, int, Ints]]:
-        """(split, shard, example numbers) of each file, in writing order; `front` comes first in the first split."""
+        """(split, shard, example numbers) of each file, in writing order; in the first split, `front` comes first."""
         planned = []
         for split, name in enumerate(self.splits):
             numbers = np.flatnonzero(self.split == split)
@@ -90,13 +91,12 @@ def plan_again(
     lost: Mapping[int, str],
     unreadable: Mapping[int, str],
 ) -> DatasetPlan | None:
-    """The plan without the lost examples, or None if it has the same other examples as before.
+    """A new plan without the lost examples; None if its other examples are unchanged.
 
-    The pool remembers what was lost, so that no later plan chooses it.
+    The pool records lost examples, so that no later plan selects them.
 
     Args:
-        lost: number of each example that cannot be expressed → why.
-        unreadable: of lost pairs, position of each rollout that by itself cannot be expressed → why.
+        lost: inexpressible example number → reason. unreadable: for lost pairs, position of each inexpressible rollout → reason.
     """
     if not lost:
         return None
@@ -110,7 +110,7 @@ def plan_again(
 def _without(
     candidates: Candidates, selection: Selection, lost: Mapping[int, str], unreadable: Mapping[int, str]
 ) -> Candidates:
-    """Rule out the lost examples: a pair only as a pair, if both its rollouts can be expressed by themselves."""
+    """Exclude the lost examples; a pair is excluded only as a pair if both its rollouts are expressible."""
     unusable, unpairable = dict(candidates.unusable), dict(candidates.unpairable)
     for reason, numbers in _by_reason(lost).items():
         name = f"cannot be expressed: {reason}"
@@ -157,7 +157,7 @@ def rollouts_of(selection: Selection, group: Ints, numbers: Ints) -> Mask:
 
 
 def refuse_wrong_shape(recipe: str, settings: Settings, exporter: type[Exporter]) -> None:
-    """Raise when a shape or tier does not go with the recipe or the trainer."""
+    """Raise if a shape or tier does not fit the recipe or the trainer."""
     like = load_recipe(recipe).like
     shapes = {"rm": ("pairs", "scored"), "ppo": ("prompts", "groups"), "grpo": ("prompts", "groups")}
     allowed = shapes.get(like, ("pairs",) if like == "dpo" else ())
@@ -193,7 +193,7 @@ def _select(recipe: str, pool: Pool, settings: Settings) -> Selection:
 
 
 def _sample(selection: Selection, pool: Pool, settings: Settings) -> Ints:
-    """A seeded sample rather than the head of the file, so that a small trial looks like the whole. Groups are taken whole."""
+    """A seeded sample instead of the first rows, so that a small trial is representative. Groups stay complete."""
     first = selection.first
     if selection.kind != "scored":
         keys = pool.candidates.ties(settings.seed + 1)[first]
@@ -206,7 +206,7 @@ def _sample(selection: Selection, pool: Pool, settings: Settings) -> Ints:
 
 
 def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
-    """Example numbers in writing order. The rollouts of a scored group stay together in every order."""
+    """Example numbers in writing order; rollouts of a scored group stay together in every order."""
     first = selection.first
     group = (
         pool.candidates.group[first] if selection.kind == "scored" else np.zeros(len(first), dtype=np.int64)
@@ -225,7 +225,7 @@ def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
 
 
 def _first_lines(group: Ints, first: Ints, pool: Pool) -> Ints:
-    """Per example, where the first line of its group is; 0 where groups may be apart."""
+    """Per example, the first line of its group; 0 if groups may be separated."""
     if not group.any():
         return np.zeros(len(first), dtype=np.int64)
     rows = pool.order[first]
@@ -242,7 +242,7 @@ def _difficulty(selection: Selection, pool: Pool, settings: Settings) -> np.ndar
 
 
 def _split(prompts: Ints, settings: Settings) -> Ints:
-    """The split of each example: a prompt is in one split only, and shares are of prompts."""
+    """The split of each example. A prompt is in one split only, and shares are of prompts."""
     if len(settings.split) == 1 or not len(prompts):
         return np.zeros(len(prompts), dtype=np.int64)
     distinct, codes = np.unique(prompts, return_inverse=True)

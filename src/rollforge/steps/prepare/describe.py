@@ -1,4 +1,4 @@
-"""Numbers of a dataset: the fate of every rollout and example, statistics, red flags, and counts at other thresholds."""
+"""Statistics of a dataset: fates of rollouts and examples, distributions, red flags, counts at other thresholds."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ OUTLOOK_GAPS = (0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 
 
 def count_fates(pool: Pool, plan: DatasetPlan, numbers: Ints, lost: Mapping[int, str]) -> DatasetCounts:
-    """Count rollouts and examples: `numbers` are the written examples, `lost` the inexpressible ones with the reason.
+    """Count rollouts and examples; `numbers` are the written examples, `lost` the inexpressible ones with reasons.
 
-    A recipe gives every rollout a fate before any text is read. The limit and inexpressible rows decide the fate of rollouts
-    that are in no other example.
+    The recipe assigns fates before any text is read. The limit and inexpressible rows determine the fates of rollouts in no other
+    example.
     """
     selection, candidates = plan.selection, pool.candidates
     limited = plan.planned - len(selection)
@@ -68,7 +68,7 @@ def count_fates(pool: Pool, plan: DatasetPlan, numbers: Ints, lost: Mapping[int,
 
 
 def _fates(selection: Selection, group: Ints, numbers: Ints, lost: Mapping[int, str]) -> dict[str, int]:
-    """The recipe's fates, with those of `kept` rollouts that are in no written example."""
+    """The recipe's fates, updated for `kept` rollouts that are in no written example."""
     fates = dict(selection.fates)
     settled = rollouts_of(selection, group, numbers)
     later = {"kept": int(settled.sum())}
@@ -92,7 +92,7 @@ def _fates(selection: Selection, group: Ints, numbers: Ints, lost: Mapping[int, 
 def later_fates(
     selection: Selection, group: Ints, numbers: Ints, lost: Mapping[int, str]
 ) -> tuple[Ints, list[str]]:
-    """The fate of every rollout by number, 0 for those in a written example; the recipe must have given fates."""
+    """Final fate code of every rollout, 0 for those in a written example; requires a recipe with fates."""
     assert selection.fate_of is not None
     codes, reasons = selection.fate_of.codes.copy(), list(selection.fate_of.reasons)
 
@@ -110,7 +110,7 @@ def later_fates(
 
 
 def summary(values: np.ndarray) -> Distribution | None:
-    """The distribution of the values that are no NaN; None if there are none."""
+    """Distribution of the values without NaN; None if there are none."""
     values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     if not len(values):
         return None
@@ -125,7 +125,7 @@ def summary(values: np.ndarray) -> Distribution | None:
 
 
 def histogram(values: np.ndarray) -> BinCounts:
-    """Counts in five equal bins, the last one closed; over 0…1 unless values leave it."""
+    """Counts in five equal bins, the last one closed, over 0…1 unless values lie outside."""
     values = values[~np.isnan(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     span = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
@@ -182,7 +182,7 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
 
 
 def _repeats(group: Ints, answer: Ints) -> int:
-    """Examples with the same task and answer as another one, beyond the first of each."""
+    """Number of examples with the same task and answer as an earlier one."""
     order = np.lexsort((answer, group))
     group, answer = group[order], answer[order]
     return int(((group[1:] == group[:-1]) & (answer[1:] == answer[:-1])).sum())
@@ -193,7 +193,7 @@ def _share(mask: np.ndarray) -> float | None:
 
 
 def red_flags(recipe: str, rows: int, statistics: DatasetStatistics) -> list[RedFlag]:
-    """What to look at before training, each with a stable id and what to do."""
+    """Problems to review before training, each with a stable id and advice."""
     flags: list[RedFlag] = []
     if rows < FEW:
         text = f"only {count_of(rows, 'example')}: lower the threshold, or collect more rollouts"
@@ -213,7 +213,7 @@ def red_flags(recipe: str, rows: int, statistics: DatasetStatistics) -> list[Red
 def scale_flags(
     rewards: Floats, thresholds: Mapping[str, Threshold], options: RecipeOptions
 ) -> list[RedFlag]:
-    """Whether default thresholds, which assume that 1 is the best reward, met rewards of another scale."""
+    """Flags for default thresholds, which assume a best reward of 1, on rewards of another scale."""
     threshold_by_name = {
         "min_reward": options.min_reward,
         "success_from": options.min_reward,
@@ -290,7 +290,7 @@ def _prompt_flags(statistics: DatasetStatistics) -> list[RedFlag]:
 
 
 def outlook(recipe: str, pool: Pool, options: RecipeOptions) -> list[dict[str, float]]:
-    """How many examples other thresholds would give."""
+    """Number of examples at other thresholds."""
     select = load_recipe(recipe)
 
     def count(**changed: float) -> dict[str, float]:

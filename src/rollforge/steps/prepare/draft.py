@@ -1,7 +1,7 @@
-"""Writes rows while the survey looks through them, in the form that a sample of the rows suggests.
+"""Writes rows during the survey, in the form that a sample of the rows suggests.
 
-The form of a dataset is known only after its last row. Most often the sample is right: then the draft is the dataset, and every
-rollout is read and converted once. Otherwise the draft is removed, and `write_dataset` reads the rollouts again.
+The form of a dataset is known only after its last row. If the sample was right, which is usual, the draft becomes the dataset,
+and every rollout is read and converted only once. Otherwise the draft is deleted, and `write_dataset` reads the rollouts again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollforge.steps.prepare.write_rows import (
 
 
 class Draft:
-    """The files of a dataset whose form is not certain yet."""
+    """Files of a dataset whose final form is not yet certain."""
 
     def __init__(
         self, folder: Path, plan: DatasetPlan, exporter: Exporter, shards: int, progress: Progress
@@ -34,13 +34,13 @@ class Draft:
         self._folder, self._plan, self._exporter = folder, plan, exporter
         self._shards, self._progress = shards, progress
         self.form: Form | None = None
-        """The form of the rows; None while no draft is written."""
+        """Form of the rows; None if no draft is written."""
         self._files: list[WrittenFile] = []
         self._begun = self._rows = 0
         self._current: RowFile | None = None
 
     def begin(self, form: Form | None) -> None:
-        """Begin anew in this form; None for no draft."""
+        """Start again in this form; None for no draft."""
         self.drop()
         self.form = form
         self._begun = self._rows = 0
@@ -49,7 +49,7 @@ class Draft:
         )
 
     def begin_file(self) -> None:
-        """The next rows go into the next file."""
+        """Switch to the next file."""
         if self.form is None:
             return
         self._close()
@@ -58,7 +58,7 @@ class Draft:
         self._begun += 1
 
     def meet(self, keys: Mapping[str, frozenset[str]]) -> None:
-        """Give up if messages of a column have optional keys that the form does not have."""
+        """Abandon the draft if messages of a column have optional keys that the form lacks."""
         if self.form is None or self.form.shaping.keys != "uniform":
             return
         form_keys = self.form.keys
@@ -66,7 +66,7 @@ class Draft:
             self.drop()
 
     def add(self, number: int, example: Example, *, slips: bool = False) -> None:
-        """Write one example; one that `slips` has call arguments that no object can hold."""
+        """Write one example; one that `slips` has call arguments that no object can represent."""
         if self.form is None or self._current is None or (slips and self.form.shaping.arguments == "object"):
             return
         try:
@@ -80,14 +80,14 @@ class Draft:
             self._progress("write", self._rows, len(self._plan.split))
 
     def drop(self) -> None:
-        """Stop, and remove what was written."""
+        """Stop and delete the draft."""
         self._close()
         for file in self._files[: self._begun]:
             (self._folder / file.name).unlink(missing_ok=True)
         self.form = None
 
     def settle(self, form: Form, lost: Mapping[int, str]) -> Written | None:
-        """The draft as the dataset, if it has all rows in this form; otherwise it is removed."""
+        """The draft as the dataset, if it has all rows in this form; otherwise it is deleted."""
         self._close()
         is_whole = self._rows == len(self._plan.split) - len(lost)
         if self.form is None or not is_whole or not form.writes_like(self.form):

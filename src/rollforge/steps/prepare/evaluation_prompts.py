@@ -1,6 +1,6 @@
 """Evaluation prompts for `--decontaminate`: from task files of any container, run folders and bench folders.
 
-A file without prompts is refused: decontamination that reads nothing would let held-out data leak.
+A file without prompts is refused, because held-out data could leak unnoticed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROMPT_KEYS = ("prompt", "question", "problem", "input", "text", "messages")
 
 
 def evaluation_files(paths: Sequence[str]) -> list[Path]:
-    """The files behind `--decontaminate`: a folder stands for the tasks of the runs in it."""
+    """Files named by `--decontaminate`; a folder means the tasks of the runs inside."""
     collected: list[Path] = []
     for name in paths:
         path = Path(name)
@@ -45,14 +45,14 @@ def evaluation_files(paths: Sequence[str]) -> list[Path]:
 
 
 def _run_prompts(folder: Path) -> list[Path]:
-    """The task files of the runs in a folder, or their rollouts where a run has no task file."""
+    """Task files of the runs in a folder; rollouts for a run without task file."""
     tasks = sorted(folder.glob("*_tasks.jsonl*"))
     rollouts = RunFiles(folder).rollouts
     return tasks or ([rollouts] if rollouts.is_file() else [])
 
 
 def read_prompts(path: Path) -> list[str]:
-    """The prompts in a file; raises when it has none."""
+    """The prompts of a file; raises if there are none."""
     prompts = [text for text in _prompts(path) if text.strip()]
     if not prompts:
         raise UsageError(
@@ -77,7 +77,7 @@ def _prompts(path: Path) -> Iterator[str]:
 
 
 def _prompt_of(row: RowJson) -> str:
-    """The text of the last user message; of a row whose prompt a template makes, its longest text."""
+    """Text of the last user message; for a row whose prompt comes from a template, its longest text."""
     if is_typed_task(row):
         row = unwrap_typed_task(row)
     if isinstance(params := row.get(PARAMS_KEY), dict) and params.get("input"):

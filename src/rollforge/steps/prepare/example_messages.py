@@ -1,7 +1,7 @@
-"""Turns planned examples into messages: the only part of prepare that reads the text of chosen rollouts.
+"""Converts planned examples to messages; the only part of prepare that reads the text of selected rollouts.
 
-Examples come in the order asked, a chunk at a time, so memory does not grow with the dataset. An example that messages cannot express
-comes as the reason instead.
+Examples are read in the requested order in chunks, so memory does not grow with the dataset. An inexpressible example is replaced
+by the reason.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from rollforge.steps.prepare.settings import Settings
 from rollforge.store.reading import read_row
 
 CHUNK = 256
-"""Tasks whose rows are in memory at once."""
+"""Tasks whose rows are in memory at a time."""
 
 AT_ONCE = 8192
-"""Rollouts whose numbers are in memory at once."""
+"""Rollouts whose numbers are in memory at a time."""
 
 GROUND_TRUTHS = ("expected_answer", "ground_truth", "answer", "solution", "label", "target", "gold")
-"""Task fields taken as the ground truth: the first that a task has."""
+"""Task fields for the ground truth; the first existing one is used."""
 
 _CHAT = ("messages", "prompt", "completion")
 """Keys of a rollout in chat form."""
 
 _OF_A_ROLLOUT = ("response", "reward", "reward_components", "mask_sample", "verification_skipped")
-"""Keys that a rollout adds to its task row."""
+"""Keys that rollouts add to their task row."""
 
 NumberedExample = tuple[int, Example | Inexpressible]
-"""Number of an example with the example, or why there is none."""
+"""An example's number with the example, or the reason why there is none."""
 
 
 class ExampleSource:
@@ -64,13 +64,13 @@ class ExampleSource:
         shaping: Shaping,
         pair_form: str,
     ) -> None:
-        """Read the examples of `plan`; `pair_form` is how much of an answer a pair or label is about, `whole` or `step`."""
+        """Read the examples of `plan`; `pair_form` is `whole` or `step`: the part of an answer that a pair or label is about."""
         self._pool, self._plan, self._settings, self._exporter = pool, plan, settings, exporter
         self._policies, self._shaping, self._pair_form = policies, shaping, pair_form
         self.marks: Counter[str] = Counter()
-        """What was rewritten or is untidy → rollouts."""
+        """Repair or irregularity → number of rollouts."""
         self.unreadable: dict[int, str] = {}
-        """Of pairs that cannot be expressed: position of each rollout that cannot be by itself → why."""
+        """For inexpressible pairs: position of each rollout that is itself inexpressible → reason."""
         self._reader = ConversationReader(
             images=settings.images,
             lead=partial(lead, policies=policies),
@@ -79,7 +79,7 @@ class ExampleSource:
         )
 
     def examples(self, numbers: Ints) -> Iterator[NumberedExample]:
-        """Examples with these numbers, in this order."""
+        """The examples with these numbers, in this order."""
         match self._plan.selection.kind:
             case "prompt":
                 for start in range(0, len(numbers), CHUNK):
@@ -91,7 +91,7 @@ class ExampleSource:
                     yield from self._singles(numbers[start : start + AT_ONCE])
 
     def _read(self, positions: Ints, sequences: Ints | None = None) -> Iterator[Conversation | Inexpressible]:
-        """Rollouts as tidy conversations, or why they are none."""
+        """Rollouts as tidy conversations, or the reason why they are inexpressible."""
         wanted = itertools.repeat(0) if sequences is None else sequences.tolist()
         for line, sequence in zip(self._pool.read(positions), wanted, strict=False):
             try:
@@ -100,7 +100,7 @@ class ExampleSource:
                 yield error
 
     def _count(self, conversation: Conversation | Inexpressible) -> Conversation:
-        """Count the marks of a conversation; raise if it is none."""
+        """Count the marks of a conversation; raises for an inexpressible one."""
         if isinstance(conversation, Inexpressible):
             raise conversation
         if conversation.marks:
@@ -227,7 +227,7 @@ class ExampleSource:
 
 
 def _task_rows(pool: Pool, positions: Ints) -> list[RowJson]:
-    """The task rows as sent, or the task's part of a rollout where the run has no task file."""
+    """Task rows as sent; the task's part of a rollout if the run has no task file."""
     row_by_task: dict[tuple[int, int], RowJson] = {}
     for run in np.unique(pool.run[positions]):
         tasks = [int(pool.task[p]) for p in positions if pool.run[p] == run and pool.task[p] >= 0]
@@ -249,7 +249,7 @@ def _task_rows(pool: Pool, positions: Ints) -> list[RowJson]:
 
 
 def ground_truth(row: RowJson, field: str | None) -> str | None:
-    """The reference answer of a task as text: JSON if it is not a text."""
+    """A task's reference answer as text; other values as JSON."""
     for name in (field,) if field else GROUND_TRUTHS:
         value = row.get(name)
         if value is not None:
@@ -263,7 +263,7 @@ def ground_truth(row: RowJson, field: str | None) -> str | None:
 
 
 def _plain(value: object) -> float | int | None:
-    """A numpy number as JSON has it: NaN is null."""
+    """A numpy number as JSON value; NaN becomes null."""
     if isinstance(value, np.integer):
         return int(value)
     number = float(value)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Lineage: which rollouts are behind each row, and how to find them from `FILE:LINE`.
 
 The sidecar `lineage.parquet` has one row per example with its file, its line (from 1), its run, task, rollout, reward, verifier
-and line in the run; a pair also has the rejected rollout. It is a file of its own because an extra column in the rows changes
-what some loaders do.
+and line in the run; a pair also has the rejected rollout. It is a separate file, because an extra column in the rows would affect
+some loaders.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollforge.store import parquet_file
 
 NAME = "lineage.parquet"
 FATES = "fates.parquet"
-"""Why each rollout that is in no row was left out."""
+"""File with the reason for each rollout that is in no row."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -39,11 +39,11 @@ class Origin(msgspec.Struct, frozen=True):
     reward: float | None
     verifier: str | None = None
     source_line: int | None = None
-    """Line of the rollouts file, from 1; it finds rows that have no task or rollout number."""
+    """Line in the rollouts file, from 1; it identifies rows without task or rollout number."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """The rollouts behind one line of a dataset: one, or the chosen and the rejected one."""
+    """The rollouts behind a dataset line: a single one, or the chosen and the rejected one."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class Lineage(msgspec.Struct, frozen=True):
 
 
 def write_lineage(folder: Path, written: Written, plan: DatasetPlan, pool: Pool, runs: list[str]) -> None:
-    """Write the sidecar of these files."""
+    """Write the lineage file of these dataset files."""
     import pyarrow.parquet as pq
 
     numbers = written.numbers
@@ -79,7 +79,7 @@ def write_lineage(folder: Path, written: Written, plan: DatasetPlan, pool: Pool,
 def write_fates(
     folder: Path, plan: DatasetPlan, pool: Pool, runs: list[str], numbers: Ints, lost: Mapping[int, str]
 ) -> None:
-    """Write why each rollout that is in no row was left out; nothing for a recipe that gives counts alone."""
+    """Write why each rollout without a row was dropped; nothing for a recipe that reports only counts."""
     import pyarrow.parquet as pq
 
     if plan.selection.fate_of is None:
@@ -98,7 +98,7 @@ def write_fates(
 
 
 def _coded(codes: Ints, names: pa.Array) -> pa.DictionaryArray:
-    """TextColumn by their numbers; none where the number is negative."""
+    """A dictionary-encoded text column from codes; null for a negative code."""
     return pa.DictionaryArray.from_arrays(arrow_array(codes.astype(np.int32), codes < 0), names)
 
 
@@ -106,7 +106,7 @@ def trace(address: str) -> Lineage:
     """The rollouts behind `FILE:LINE` of a prepared dataset.
 
     Raises:
-        UsageError: the file has no lineage beside it, or no such line.
+        UsageError: the file has no lineage file, or no such line.
     """
     import pyarrow.compute as pc
 

@@ -1,9 +1,8 @@
 """The folder that a dataset is written into: hidden beside the target, moved into place when everything is complete.
 
-A target that does not exist appears in one rename. An earlier dataset and the new one swap names in one step, and the old one is then
-removed: the name never has files of both, and never none. Where the system cannot swap, the old one is renamed away before the new one
-is renamed in, and the next preparation puts back or removes what a kill leaves in between. A folder with files that rollforge did not
-write is refused.
+A new target appears in one rename. An earlier dataset and the new one swap names atomically, and the old one is then removed, so
+the target never mixes both and is never missing. If the system cannot swap, the old one is renamed away before the new one is
+renamed in, and after a kill in between the next preparation restores or cleans up. A folder with foreign files is refused.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from rollforge.store import RunFiles
 from rollforge.store.atomic import make_directory, sync_directory, sync_file
 
 BESIDE = (NAME, "README.md", lineage.NAME, lineage.FATES, "dataset_info.json")
-"""Files beside the data."""
+"""Names of files beside the data."""
 
 _HERE, _EXCHANGE = -100, 2
-"""Linux's constants for paths relative to the working directory, and for a swap."""
+"""Linux constants for renameat2: paths relative to the working directory, and atomic exchange."""
 
 
 class OutputFolder:
-    """The hidden folder; leaving the context without `settle` removes it."""
+    """The hidden folder; it is deleted if its context ends without `settle`."""
 
     def __init__(self, target: Path) -> None:
         self._target = target.resolve()  # a link to a dataset stays a link
@@ -71,7 +70,7 @@ class OutputFolder:
         sync_directory(self._target.parent)
 
     def _sweep(self) -> None:
-        """Put back an earlier dataset that nothing has replaced; remove what this and killed preparations left."""
+        """Restore an earlier dataset that was not replaced; delete the remains of this and killed preparations."""
         for old in self._left("old"):
             if not self._target.exists():
                 old.rename(self._target)
@@ -79,7 +78,7 @@ class OutputFolder:
             shutil.rmtree(left, ignore_errors=True)
 
     def _left(self, what: str) -> list[Path]:
-        """Hidden folders of this preparation, and of those that have ended."""
+        """Hidden folders of this preparation and of ended ones."""
         start = f".{self._target.name}.{what}-"
         return [
             path
@@ -89,7 +88,7 @@ class OutputFolder:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap the names of two folders in one step; False where the system or the file system cannot."""
+    """Swap two folder names atomically; False if the system or the file system does not support it."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except AttributeError:  # not Linux, or an old one
@@ -104,7 +103,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def _refuse_others(target: Path) -> None:
-    """Raise when the folder holds anything but a dataset: it would be lost."""
+    """Raise if the folder contains anything but a dataset, since it would be lost."""
     if not os.access(target, os.W_OK):
         raise UsageError(f"{target} is read-only", hint="choose another folder with -o")
     present = {path.name for path in target.iterdir()}
@@ -121,7 +120,7 @@ def _refuse_others(target: Path) -> None:
 
 @contextmanager
 def reporting_disk_errors(out: Path) -> Iterator[None]:
-    """Report a full or read-only disk as such; nothing half-made is left."""
+    """Report full and read-only disks as such; no incomplete dataset is left."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """Text similarity by word sequences: MinHash signatures for near duplicates, n-grams for contamination.
 
-Both compare lower-case words without punctuation, so that formatting alone never makes two texts different.
+Both compare lower-case words without punctuation, so that formatting does not matter.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ BANDS = 16
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, as they are compared."""
+    """The words of a text, normalised for comparison."""
     return _WORD.findall(text.casefold())
 
 
 def grams(tokens: Sequence[str], size: int) -> set[int]:
-    """Hashes of every run of `size` words; of the whole text when it is shorter."""
+    """Hashes of every sequence of `size` words; of the whole text if it is shorter."""
     if len(tokens) <= size:
         return {zlib.crc32(" ".join(tokens).encode())} if tokens else set()
     return {zlib.crc32(" ".join(tokens[i : i + size]).encode()) for i in range(len(tokens) - size + 1)}
 
 
 def signature(text: str) -> np.ndarray:
-    """MinHash signature over word triples: the share of equal entries estimates the Jaccard similarity."""
+    """MinHash signature of word triples; the share of equal entries estimates the Jaccard similarity."""
     shingles = grams(words(text), SHINGLE)
     if not shingles:
         return np.zeros(_SIZE, dtype=np.uint64)
@@ -56,7 +56,7 @@ class SignatureIndex:
         self._by_band: dict[tuple[int, bytes], list[int]] = {}
 
     def has_near(self, own: np.ndarray) -> bool:
-        """Whether a similar signature is in the index; if not, add this one."""
+        """Whether a similar signature is in the index; otherwise this one is added."""
         width = _SIZE // BANDS
         bands = [(number, own[number * width : (number + 1) * width].tobytes()) for number in range(BANDS)]
         rivals = {rival for band in bands for rival in self._by_band.get(band, ())}
@@ -77,7 +77,7 @@ class Grams:
         self._short: dict[int, set[int]] = {}
 
     def add(self, text: str) -> None:
-        """Add a prompt; one shorter than `size` words counts only as a whole."""
+        """Add a prompt; one shorter than `size` words matches only as a whole."""
         tokens = words(text)
         if len(tokens) >= self._size:
             self._long |= grams(tokens, self._size)

@@ -11,10 +11,10 @@ def make_sides(
 ) -> tuple[list[ChatMessage], list[ChatMessage], list[ChatMessage]]:
     """(prompt, chosen, rejected), with `form` `whole` or `step`.
 
-    Where rows have no reasoning (`has_reasoning` is false), messages that differ only in reasoning are equal.
+    If rows have no reasoning (`has_reasoning` is false), messages that differ only in reasoning count as equal.
 
     Raises:
-        Inexpressible: the two do not answer one prompt, are equal, or never differ in a message of the model.
+        Inexpressible: the prompts differ, the answers are equal, or no message of the model differs.
     """
     if chosen.asks_nothing:
         raise Inexpressible("empty prompt")
@@ -41,7 +41,7 @@ def make_sides(
 
 
 def _same_message(a: ChatMessage, b: ChatMessage, *, has_reasoning: bool) -> bool:
-    """Whether two messages are equal, apart from call ids, which servers draw at random."""
+    """Whether two messages are equal apart from call ids, which are random."""
     raws = (a.raw, a.raw_thought, b.raw, b.raw_thought)
     if all(raw is None or is_spelled_once(raw) for raw in raws):
         if None not in (a.raw, b.raw) and a.raw != b.raw:

@@ -50,35 +50,35 @@ from rollforge.store.find import find_runs
 
 
 def silent(phase: str, done: int, total: int) -> None:
-    """Show no progress."""
+    """A progress callback that shows nothing."""
 
 
 @dataclass
 class PrepareJob:
-    """What was asked for, understood."""
+    """The validated request of a preparation."""
 
     recipe: str
     exporter: Exporter
     settings: Settings
     form: AskedForm
     out: Path | None
-    """None for a dry run."""
+    """Output folder; None for a dry run."""
 
     @property
     def is_copy(self) -> bool:
-        """Whether rows are rollout lines, byte for byte."""
+        """Whether rows are unchanged rollout lines."""
         return self.exporter.is_raw and self.answers != "unwritten"
 
     @property
     def answers(self) -> AnswerUse:
-        """What rows do with answers."""
+        """How rows use answers: convert, copy or omit them."""
         if load_recipe(self.recipe).kind == "prompt" and self.settings.shape != "groups":
             return "unwritten"
         return "copied" if self.exporter.is_raw else "converted"
 
     @property
     def pair_form(self) -> str:
-        """How much of an answer a pair or label is about: `whole` or `step`."""
+        """The part of an answer that a pair or label is about: `whole` or `step`."""
         return self.settings.pairs if self.settings.pairs != "auto" else self.exporter.pair_form
 
 
@@ -100,8 +100,7 @@ def prepare(
         recipe: sft, dpo, kto, rm, ppo or grpo.
         runs: a run, or several to pool.
         to: the exporter.
-        check: what `rollforge check` found, for the manifest.
-        index: of the run, where it is already open.
+        check: the result of `rollforge check`, for the manifest. index: the run's index, if already open.
         options: fields of `Settings`.
     """
     return carry_out(
@@ -121,7 +120,7 @@ def carry_out(
     index: Index | None = None,
     progress: Progress = silent,
 ) -> DatasetManifest:
-    """Do what `understand` has checked; `index` is that of the run, where it is already open."""
+    """Carry out a validated job; `index` is the run's index, if already open."""
     names = _name_runs([runs] if isinstance(runs, str | Path) else list(runs))
     checked = convert(check or {}, CheckRecord, from_attributes=True)
     with closing(load_pool(names, job.settings, index)) as pool, Digests() as digests:
@@ -137,7 +136,7 @@ def carry_out(
 def understand(
     recipe: str, *, to: str, out: str | Path | None, dry_run: bool = False, **options: object
 ) -> PrepareJob:
-    """Check everything that was asked for before any run is opened; raise for what cannot be done."""
+    """Validate the request before any run is opened; raises for impossible ones."""
     chosen = load_recipe(recipe)
     exporter = load_exporter(to)
     refuse_unsupported(exporter, recipe, chosen.like)
@@ -166,7 +165,7 @@ def understand(
 
 
 def _refuse_unread(recipe: str, kind: ExampleKind, settings: Settings) -> None:
-    """Raise for an option that names a field, file or condition which nothing would read."""
+    """Raise for an option whose field, file or condition would have no effect."""
     if kind not in ("pair", "labelled"):
         for name in ("chosen_where", "rejected_where"):
             if getattr(settings, name) is not None:
@@ -183,7 +182,7 @@ def _refuse_unread(recipe: str, kind: ExampleKind, settings: Settings) -> None:
 
 
 def _name_runs(patterns: Sequence[str | Path]) -> list[str]:
-    """A name for every run: as given, or its file where a pattern matches several."""
+    """A name for every run: as given, or the file name if a pattern matches several."""
     names: list[str] = []
     for item in patterns:
         runs = find_runs(item)
@@ -196,7 +195,7 @@ def _name_runs(patterns: Sequence[str | Path]) -> list[str]:
 
 
 def _count(job: PrepareJob, runs: list[str], pool: Pool) -> DatasetManifest:
-    """The plan as a manifest: what would be written, and how many examples other thresholds would give."""
+    """A dry run's manifest: what would be written, and how many examples other thresholds would give."""
     plan = make_plan(job.recipe, pool, job.settings)
     numbers = np.arange(len(plan.selection))
     manifest = _describe(job, runs, pool, plan, numbers, {}, job.form.form)
@@ -211,7 +210,7 @@ def _count(job: PrepareJob, runs: list[str], pool: Pool) -> DatasetManifest:
 def _make(
     job: PrepareJob, runs: list[str], pool: Pool, out: Path, checked: CheckRecord, progress: Progress
 ) -> DatasetManifest:
-    """Survey, write, read back, describe, move into place."""
+    """Survey, write, read back, describe, and move into place."""
     with reporting_disk_errors(out), OutputFolder(out) as folder, _seldom_collecting():
         marks: Mapping[str, int] = {}
         if job.is_copy:
@@ -246,7 +245,7 @@ def _make(
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """Run the garbage collector seldom: rows are many small objects without cycles, and scanning them takes a tenth of the time."""
+    """Run the garbage collector rarely: rows are many small objects without cycles, and scanning them takes a tenth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 50, 100)
     try:
@@ -258,9 +257,9 @@ def _seldom_collecting() -> Iterator[None]:
 def _plan_and_survey(
     job: PrepareJob, pool: Pool, folder: Path, progress: Progress
 ) -> tuple[DatasetPlan, Survey]:
-    """A plan whose examples can all be written, apart from those that no other choice could replace.
+    """A plan whose examples can all be written, except for irreplaceable ones.
 
-    What was chosen depends on what could be chosen, so the recipe chooses again without the examples that the survey lost.
+    The selection depends on the candidates, so the recipe selects again without the examples that the survey found inexpressible.
     """
     plan = make_plan(job.recipe, pool, job.settings)
     while True:
@@ -290,7 +289,7 @@ def _source(job: PrepareJob, pool: Pool, plan: DatasetPlan, form: Form) -> Examp
 
 
 def _refuse_nothing(plan: DatasetPlan, lost: Mapping[int, str]) -> None:
-    """Raise when no example is left, with the fates of all rollouts."""
+    """Raise if no example is left, with the fates of all rollouts."""
     if len(plan.selection) > len(lost):
         return
     fates = ", ".join(
@@ -347,7 +346,7 @@ def _describe(
 
 
 def _adaptive_flags(indexes: Sequence[Index]) -> list[RedFlag]:
-    """What adaptive sampling means for the statistics of a dataset: they describe its rows, and not the model."""
+    """Flags on adaptive sampling: statistics then describe the dataset's rows, not the model."""
     if not any(index.designs for index in indexes):
         return []
     text = (
@@ -358,7 +357,7 @@ def _adaptive_flags(indexes: Sequence[Index]) -> list[RedFlag]:
 
 
 def _source_of(run: str, index: Index) -> RunSource:
-    """Model and verifier of a run, from its manifest and its rows."""
+    """Model and verifier of a run, from its manifest and rows."""
     config, model = {}, None
     if (manifest := read_manifest(RunFiles(run))) is not None:
         config, model = manifest.config, manifest.config.get("model")

@@ -1,7 +1,7 @@
-"""Pushes a prepared dataset to the Hugging Face Hub: only when asked, private unless said otherwise.
+"""Pushes a prepared dataset to the Hugging Face Hub: only on request, and private by default.
 
-The folder goes up as it is. Its card names the files of every split, so that `load_dataset` and the viewer find them. The commit is
-recorded in the local manifest; the uploaded one cannot name the commit it is part of.
+The folder is uploaded unchanged. Its card lists the files of every split for `load_dataset` and the viewer. The commit is
+recorded only in the local manifest, since the uploaded one is part of the commit.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ INSTALL = "pip install 'rollforge[hub]'"
 
 
 class PushFailed(IncompleteError):
-    """The Hub did not take the dataset; it is whole on disk."""
+    """The Hub rejected the upload; the dataset on disk is complete."""
 
 
 class PushTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a dataset goes, checked before any work begins."""
+    """Destination of the upload, validated before any work."""
 
     repo: str
     is_public: bool = False
 
     @classmethod
     def check(cls, repo: str, *, is_public: bool = False) -> PushTarget:
-        """The target; raises `UsageError` for a bad name, a missing package or token, or a dataset of other visibility."""
+        """Validate the target; raises `UsageError` for an invalid name, a missing package or token, or an existing dataset of
+        other visibility.
+        """
         if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
             raise UsageError(f"--push {repo}: not a name on the Hub", hint="write --push ORG/NAME")
         api = _api()
@@ -46,13 +48,13 @@ class PushTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def push_dataset(folder: Path, manifest: DatasetManifest, target: PushTarget) -> DatasetManifest:
-    """Upload the folder in one commit, and record that commit in the local manifest, which is returned."""
+    """Upload the folder in one commit; returns the local manifest with that commit recorded."""
     api = _api()
     with _telling(target.repo, folder):
         api.create_repo(target.repo, repo_type="dataset", private=not target.is_public, exist_ok=True)
         _refuse_visible(
             api, target.repo, is_public=target.is_public
-        )  # what the server made of it, before any row leaves
+        )  # check the visibility that the server reports before any row is uploaded
         done = api.upload_folder(
             repo_id=target.repo,
             repo_type="dataset",
@@ -82,7 +84,7 @@ def _api() -> Any:
 
 
 def _refuse_visible(api: Any, repo: str, *, is_public: bool) -> None:
-    """Private means private: rows do not go into a dataset that everybody can read, unless that was said."""
+    """Refuse to upload private rows to an existing public dataset, unless the user asked for public."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -102,7 +104,7 @@ def _refuse_visible(api: Any, repo: str, *, is_public: bool) -> None:
 
 @contextmanager
 def _telling(repo: str, folder: Path | None = None) -> Iterator[None]:
-    """Report what the Hub's client raises in one line."""
+    """Convert errors of the Hub's client to one-line messages."""
     try:
         yield
     except RollforgeError:

@@ -1,7 +1,7 @@
 """Reads written files back and checks them against the trainer's contract and the plan.
 
-Only the exporter's row types and rules are used, not the code that wrote the rows, so a mistake of the writer shows here and
-not in the trainer. The result is the size, row count and digest of each file, for the manifest.
+Only the exporter's row types and rules are used, not the writing code, so writer errors are found here and not in the trainer.
+The result is the size, row count and digest of each file, for the manifest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollforge.store.reading import UNREADABLE
 
 SHOWN = 5
 READ_AHEAD = 256 << 10
-"""Small enough to stay in the processor's cache while it is digested and decoded."""
+"""Block size: small enough for the processor's cache while a block is hashed and decoded."""
 
 
 def read_back(
@@ -38,7 +38,7 @@ def read_back(
     prompts: np.ndarray,
     progress: Progress,
 ) -> list[FileRecord]:
-    """Records of the files; raises when one of them breaks the contract. `prompts` has the prompt of each example."""
+    """Read the files back; returns their records, raises if one breaks the contract. `prompts` has the prompt of each example."""
     _refuse_leaks(written, prompts)
     checker = _Checker(exporter, kind, form)
     records = []
@@ -51,7 +51,7 @@ def read_back(
 
 
 def _refuse_leaks(written: Written, prompts: np.ndarray) -> None:
-    """Raise when a prompt is in two splits."""
+    """Raise if a prompt is in two splits."""
     by_split: dict[str, list[np.ndarray]] = {}
     for file in written.files:
         by_split.setdefault(file.split, []).append(prompts[file.numbers])
@@ -98,7 +98,7 @@ class _Checker:
         return rows, problems
 
     def _count_good(self, lines: bytes) -> int | None:
-        """How many rows these lines have, or None if one of them may be wrong."""
+        """Number of rows in these lines, or None if one may be invalid."""
         try:
             rows = self._decode_lines(lines)
         except UNREADABLE:
@@ -109,7 +109,7 @@ class _Checker:
         return len(rows)
 
     def _copied(self, path: Path, digest: Any) -> tuple[int, list[str]]:
-        """Count copied lines. The index has parsed them, so only their number and the last newline can be wrong."""
+        """Count copied lines. The index has parsed them, so only their number and the final newline need checking."""
         rows = 0
         last = b"\n"
         with path.open("rb") as file:
@@ -127,7 +127,7 @@ class _Checker:
         return list(self._exporter.problems(self._kind, row, self._shaping))
 
     def _blocks(self, path: Path, digest: Any) -> Iterator[bytes]:
-        """The file as blocks of whole lines, each without its last newline; Parquet rows as JSON lines."""
+        """The file as blocks of complete lines, without each block's final newline; Parquet rows as JSON lines."""
         if path.suffix == ".jsonl":
             yield from _whole_lines(path, digest)
             return
@@ -138,7 +138,7 @@ class _Checker:
 
 
 def _count_newlines(block: bytes) -> int:
-    """Count by jumping from newline to newline, which is many times faster than `count` where lines are long."""
+    """Count by searching newline after newline, much faster than `count` for long lines."""
     count, position = 0, block.find(b"\n")
     while position >= 0:
         count += 1

@@ -1,4 +1,4 @@
-"""Makes the dataset of a manifest again, from the same inputs, and compares the result with the manifest."""
+"""Rebuilds the dataset of a manifest from the same inputs, and compares the result with the manifest."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def prepare_again(
     check: CheckRecord | None = None,
     progress: Progress = silent,
 ) -> DatasetManifest:
-    """Make the dataset of a manifest again; raise when an input has changed or a byte differs.
+    """Rebuild the dataset of a manifest; raises if an input has changed or a byte differs.
 
     Args:
-        runs: the present paths of the manifest's runs, in its order, if they have moved.
+        runs: the current paths of the manifest's runs, in its order, if they were moved.
     """
     before = read_manifest(manifest)
     named = runs_of(before)

@@ -1,7 +1,7 @@
 """The rollouts of all runs as the columns that recipes read.
 
-Every run has its own index: rows of two runs with the same task and rollout numbers are two rollouts. Rollouts share a group when they
-have the same task and the same prompt; with `apart`, also the same run.
+Every run has its own index: rows of two runs with the same task and rollout numbers are two rollouts. Rollouts form a group if
+they have the same task and prompt; with `apart`, also the same run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TextColumn:
     """A dictionary-encoded column of texts."""
 
     codes: Ints
-    """-1 for none."""
+    """Code per row; -1 for null."""
     names: list[str]
 
     def take(self, positions: Ints) -> list[str | None]:
@@ -49,13 +49,13 @@ class TextColumn:
 
 
 class EvaluationOverlap(msgspec.Struct):
-    """What decontamination against one file found."""
+    """Result of decontamination against one file."""
 
     file: str
     prompts: int
-    """Prompts read."""
+    """Number of prompts read."""
     tasks: int
-    """Tasks of the runs whose prompt overlaps one of them."""
+    """Number of the runs' tasks whose prompt overlaps one of them."""
 
 
 @dataclass
@@ -66,30 +66,30 @@ class Pool:
     candidates: Candidates
     run: Ints
     task: Ints
-    """-1 where a row has no task number."""
+    """Task number; -1 for a row without one."""
     rollout: Ints
     line: Ints
-    """Line of the run's file, from 1."""
+    """Line in the run's file, from 1."""
     prompt: Ints
     """Hash of the prompt, for splits and duplicate prompts."""
     has_calls: Mask
-    """The answer calls tools; its hash covers the text alone, so it is not used."""
+    """Whether the answer has tool calls; then its hash is not used, since it covers only the text."""
     verifiers: TextColumn
     order: Ints
-    """Per rollout, its place in the runs' rows, run after run."""
+    """Per rollout, its position in the rows of all runs, run after run."""
     task_key: Ints
-    """Task numbers that the rows came with; -1 for tasks that were numbered in the order of lines."""
+    """Task numbers from the rows; -1 for tasks that were numbered in line order."""
     sample: Ints
-    """Sample number within the task: as the row came with it, else by content."""
+    """Sample number within the task: from the row, else by content."""
     failed: int
-    """Failed attempts on record; they are no rollouts."""
+    """Recorded failed attempts; they are not rollouts."""
     rejected: int
-    """Lines that are no rollout rows."""
+    """Lines that are not rollouts."""
     overruled: int
-    """Rows that a later one with the same task, rollout and attempt replaces."""
+    """Rows replaced by a later one with the same task, rollout and attempt."""
     evaluations: list[EvaluationOverlap] = field(default_factory=list)
     _unpacked: dict[int, IO[bytes]] = field(default_factory=dict)
-    """Run → its temporary unpacked file."""
+    """Run → its temporary uncompressed file."""
 
     @cached_property
     def agents(self) -> TextColumn:
@@ -98,13 +98,13 @@ class Pool:
 
     @cached_property
     def shared_tasks(self) -> frozenset[int]:
-        """Task numbers that several groups have: other prompts under one number, or runs kept apart."""
+        """Task numbers that several groups share: different prompts, or separate runs."""
         _, first = np.unique(self.candidates.group, return_index=True)
         tasks, counts = np.unique(self.task_key[first], return_counts=True)
         return frozenset(tasks[counts > 1].tolist())
 
     def read(self, positions: Ints) -> Iterator[bytes]:
-        """The lines of these rollouts, in the order asked; offsets are looked up a few thousand at a time."""
+        """The lines of these rollouts, in the given order; offsets are looked up a few thousand at a time."""
         for start in range(0, len(positions), _AT_ONCE):
             some = positions[start : start + _AT_ONCE]
             runs = self.run[some]
@@ -116,7 +116,7 @@ class Pool:
                     yield next(streams[int(run)])
 
     def _lines(self, run: int, positions: Ints) -> Iterator[bytes]:
-        """Lines of one run. A compressed run is unpacked once if its lines are not asked for in file order."""
+        """Lines of one run. A compressed run is unpacked once if its lines are not requested in file order."""
         rows = self.candidates.row[positions]
         if not self._is_packed(run) or bool((np.diff(rows) >= 0).all()):
             return self.indexes[run].read(rows.tolist())
@@ -127,7 +127,7 @@ class Pool:
         return any(is_compressed(files.rollouts) for files in self.indexes[run].runs)
 
     def plain_file(self, run: int) -> Path:
-        """The rollouts file of a run; unpacked into a temporary file if it is compressed."""
+        """The uncompressed rollouts file of a run; a temporary file if the run is compressed."""
         (files,) = self.indexes[run].runs
         if not is_compressed(files.rollouts):
             return files.rollouts
@@ -140,7 +140,7 @@ class Pool:
         return Path(self._unpacked[run].name)
 
     def source_files(self) -> list[Path]:
-        """The plain files that hold the rollouts of all runs."""
+        """The uncompressed files that contain the rollouts of all runs."""
         paths: list[Path] = []
         for run, index in enumerate(self.indexes):
             paths += [self.plain_file(run)] if self._is_packed(run) else index.rollout_files
@@ -148,7 +148,7 @@ class Pool:
 
     @cached_property
     def source(self) -> Ints:
-        """Which of `source_files` holds each rollout."""
+        """Index into `source_files` for each rollout."""
         source = np.zeros(len(self.run), dtype=np.int64)
         before = 0
         for run, index in enumerate(self.indexes):
@@ -167,7 +167,7 @@ class Pool:
         return offset[self.order], length[self.order]
 
     def task_ids(self, positions: Ints) -> list[str]:
-        """The tasks of these rollouts as texts: the number, with the group if the number is missing or not unique."""
+        """Task names of these rollouts: the number, with the group if the number is missing or shared."""
         shared = self.shared_tasks
         tasks, groups = self.task_key[positions].tolist(), self.candidates.group[positions].tolist()
         return [
@@ -176,7 +176,7 @@ class Pool:
         ]
 
     def close(self) -> None:
-        """Close the runs' files; the columns stay."""
+        """Close the runs' files; the columns remain usable."""
         while self.indexes:
             self.indexes.pop().close()
         while self._unpacked:
@@ -187,7 +187,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings, index: Index | Non
     """The runs as columns, with the user's conditions as flags.
 
     Args:
-        index: of the only run, where it is already open; the pool closes it.
+        index: the single run's index, if already open; the pool closes it.
     """
     if index is not None and len(runs) == len(index.runs) == 1:
         indexes = [index]
@@ -256,7 +256,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings, index: Index | Non
 
 
 def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
-    """The run's columns, and whether the user's conditions hold."""
+    """The run's columns, and masks of the user's conditions."""
     columns = candidate_columns(index)
     for flag in ("where", "chosen_where", "rejected_where"):
         condition = getattr(settings, flag)
@@ -276,7 +276,9 @@ def _names(indexes: Sequence[Index], column: str, order: Ints) -> TextColumn:
 
 
 def canonical_order(columns: dict[str, np.ndarray], run: Ints, line_hash: Ints) -> Ints:
-    """Positions by task, sample and content, so that nothing depends on the order of lines, nor on that of files where keys differ."""
+    """Positions sorted by task, sample and content, so that results do not depend on line order, nor on file order if keys
+    differ.
+    """
     return np.lexsort(
         (
             *(columns["row"], run, line_hash),
@@ -287,7 +289,9 @@ def canonical_order(columns: dict[str, np.ndarray], run: Ints, line_hash: Ints) 
 
 
 def _line_hashes(indexes: Sequence[Index], columns: dict[str, np.ndarray], run: Ints) -> Ints:
-    """Hashes of the lines that have no number and the prompt and answer of another: they differ in reasoning or tool calls. Else 0."""
+    """Hashes of lines without numbers that share prompt and answer with another, and so differ in reasoning or tool calls; else
+    0.
+    """
     hashes = np.zeros(len(run), dtype=np.int64)
     bare = np.flatnonzero(columns["sample_key"] < 0)
     identity = scrambled(columns["prompt_hash"][bare], 1) ^ scrambled(columns["answer_hash"][bare], 2)
@@ -329,7 +333,7 @@ def _length_limits(candidates: Candidates, settings: Settings) -> dict[str, Mask
 
 
 def _count_failures(index: Index) -> int:
-    """Attempts that gave no rollout. A verdict that failed is recorded beside them, but its rollout is there."""
+    """Number of attempts without a rollout. Failed verdicts in the same file are excluded, because their rollouts exist."""
     if not any(files.failures.is_file() for files in index.runs):
         return 0
     counted = (
@@ -341,7 +345,7 @@ def _count_failures(index: Index) -> int:
 
 
 def _balance_classes(pool: Pool, settings: Settings) -> Ints:
-    """A class per rollout: thirds of the difficulty, or the values of a column or a task's field."""
+    """A balance class per rollout: thirds of difficulty, or values of a column or a task field."""
     candidates, name = pool.candidates, settings.balance
     if name == "difficulty":
         rate = group_stats(candidates, settings.recipe_options()).pass_rate[candidates.group]

@@ -1,7 +1,7 @@
 """Several examples per rollout: the sequences of recorded programs, for `--sequences all`.
 
-A rollout has one reward, and each of its sequences becomes an example with it: a rollout with three sequences counts three times.
-Answers that the program asked for again and dropped (`retry`) are left out.
+Each sequence of a rollout becomes an example with the rollout's reward, so a rollout with three sequences counts three times.
+Discarded answers (`retry`) are excluded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rollforge.recipes.base import Ints, Selection
 from rollforge.steps.prepare.rollout_pool import Pool
 
 SEQUENCE = "sequence"
-"""The column of a selection that says which sequence of its rollout an example is; 0 is the main one."""
+"""Selection column with the sequence number of each example; 0 is the main sequence."""
 
 SEVERAL = ("demonstration", "labelled", "scored")
-"""Kinds of examples that are about one rollout each."""
+"""Kinds of examples that represent single rollouts."""
 
 
 def refuse_sequences(recipe: str, kind: str, *, is_copy: bool) -> None:
-    """Raise where all sequences cannot be written."""
+    """Raise if the recipe or exporter cannot write all sequences."""
     if kind not in SEVERAL:
         raise UsageError(
             f"--sequences all does not apply to {recipe}: its rows are about a prompt or a pair, not about one rollout each",
@@ -50,6 +50,6 @@ def with_all_sequences(selection: Selection, pool: Pool) -> Selection:
 
 
 def sequences_of(selection: Selection, numbers: Ints) -> Ints:
-    """Which sequence each of these examples is."""
+    """Sequence number of each of these examples."""
     column = selection.values.get(SEQUENCE)
     return np.zeros(len(numbers), dtype=np.int64) if column is None else column[numbers]

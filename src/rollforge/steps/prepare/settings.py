@@ -1,4 +1,4 @@
-"""RecipeOptions of `prepare`: one record, saved in the manifest and read back by `--from`."""
+"""Options of `prepare`: one record, saved in the manifest and read back by `--from`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollforge.runtime.typed_decoding import convert
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionSettings:
-    """Which rollouts to use."""
+    """Options for selecting rollouts."""
 
     where: str | None = None
     """Condition over any metric: "reward == 1.0 and set_overlap >= 0.95"."""
@@ -60,7 +60,7 @@ class SelectionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PairSettings:
-    """How rollouts combine into pairs, labels and groups."""
+    """Options for combining rollouts into pairs, labels and groups."""
 
     min_gap: float = 0.2
     """Smallest reward gap between chosen and rejected."""
@@ -92,7 +92,7 @@ class PairSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RowSettings:
-    """How to write rows; by default as the exporter prefers."""
+    """Options for the form of rows; by default the exporter's."""
 
     arguments: Literal["auto", "object", "string", "text"] = "auto"
     """Call arguments as an object, a JSON string, or text in the message."""
@@ -118,7 +118,7 @@ class RowSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """Which files to write."""
+    """Options for the files to write."""
 
     split: tuple[float, ...] = (1.0,)
     """Shares of train, validation and test, by prompt; they sum to 1: 0.98/0.02."""
@@ -134,14 +134,14 @@ class FileSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(FileSettings, RowSettings, PairSettings, SelectionSettings):
-    """How to make a dataset, apart from its recipe, its runs and its exporter.
+    """All options of `prepare` except recipe, runs and exporter.
 
     `rollforge prepare` reads its flags, defaults and help texts from the four groups. The bases are in reverse, because
     the first fields of a manifest come from the last base.
     """
 
     def recipe_options(self) -> RecipeOptions:
-        """Return the part that recipes read."""
+        """The options that recipes read."""
         shared = {
             name: getattr(self, name) for name in RecipeOptions.__dataclass_fields__ if hasattr(self, name)
         }
@@ -154,13 +154,13 @@ _LEAST = {
     **dict.fromkeys(("per_task", "max_pairs", "max_uses", "limit", "shards", "ngram", "length_ratio"), 1),
     **dict.fromkeys(("min_gap", "min_spread"), 0),
 }
-"""Smallest value of an option."""
+"""Smallest allowed value of an option."""
 
 SPLIT_NAMES = ("train", "validation", "test")
 
 
 def make_settings(options: dict[str, object]) -> Settings:
-    """Make settings from plain values; raise for an unknown name or an impossible value."""
+    """Make settings from plain values; raises for an unknown name or an invalid value."""
     refuse_unknown(options, SETTING_NAMES, "prepare")
     try:
         # `replace` runs __init__: msgspec leaves defaults to the class, and they would be missing from the manifest.
@@ -198,7 +198,7 @@ def make_settings(options: dict[str, object]) -> Settings:
 
 
 def _refuse_shares(shares: tuple[float, ...]) -> None:
-    """Raise unless these are one to three shares of a whole."""
+    """Raise unless these are one to three shares that sum to 1."""
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or any(not share > 0 for share in shares):
         raise UsageError(f"--split {shares}: give one to three shares above 0", hint="--split 0.98/0.02")
     if not abs(sum(shares) - 1.0) <= 1e-6:

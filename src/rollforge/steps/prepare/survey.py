@@ -1,8 +1,7 @@
-"""Looks through the chosen rows once, before any is written, and decides the form of the dataset.
+"""Examines the selected rows once, before the final write, and decides the form of the dataset.
 
-The survey finds the examples that cannot be expressed, the keys that the messages of each column need, values that the
-trainer's loader would damage, and columns whose first value would come too late. Its result is one `Form`; the writer only
-follows it.
+The survey finds inexpressible examples, the keys that each column's messages need, values that the trainer's loader would damage,
+and columns whose first value comes too late for type inference. Its result is one `Form`; the writer only follows it.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from rollforge.steps.prepare.settings import Settings
 from rollforge.steps.prepare.write_rows import Written
 
 SAMPLE = 256
-"""Examples that suggest the form of the draft."""
+"""Number of sampled examples that suggest the draft's form."""
 
 
 @dataclass
 class Survey:
-    """What the chosen rows look like."""
+    """Result of the survey."""
 
     form: Form
     lost: dict[int, str] = field(default_factory=dict)
-    """Number of each example that cannot be expressed → why."""
+    """Inexpressible example number → reason."""
     marks: Counter[str] = field(default_factory=Counter)
-    """What was rewritten or is untidy → rollouts."""
+    """Repair or irregularity → number of rollouts."""
     written: Written | None = None
-    """The draft, if it is the dataset."""
+    """The draft, if it became the dataset."""
 
 
 def survey(
@@ -59,10 +58,11 @@ def survey(
     prompts: Ints,
     draft: Draft,
 ) -> Survey:
-    """Look through all examples of the plan in writing order, and write the draft.
+    """Examine all examples of the plan in writing order, and write the draft.
 
     Args:
-        prompts: per candidate rollout, its prompt; a column that only another split has moves with its prompt (`plan.split` changes).
+        prompts: prompt of each candidate rollout. If an optional column occurs only outside the first split, a prompt that has it
+            moves there (`plan.split` changes).
     """
     kind = plan.selection.kind
     parts = [numbers for _, _, numbers in plan.files(settings.shards)]
@@ -95,7 +95,7 @@ def _likely_form(
     requested_form: AskedForm,
     settings: Settings,
 ) -> Form | None:
-    """The form of an even sample of the examples; None if it is no guide to the whole."""
+    """The form of an evenly spaced sample of examples; None if the sample is no guide."""
     numbers = np.concatenate(list(parts))
     sample = numbers[:: max(1, len(numbers) // SAMPLE)]
     seen = watch_rows([source.examples(sample)], exporter, kind, requested_form, len(numbers))
@@ -109,19 +109,19 @@ def _likely_form(
 
 @dataclass
 class RowsSeen:
-    """What one pass over the rows found."""
+    """Result of one pass over the rows."""
 
     form: Form
     lost: dict[int, str]
     times: str | None
-    """A place where every text of a file looks like a time."""
+    """A field in which every text of a file looks like a time, if any."""
     has_long_answers: bool
-    """The layout is `completion`, but some answer is no single message; the pass ended there."""
+    """Whether the layout is `completion` but an answer has several messages, which ended the pass."""
     uses: list[frozenset[str]]
     codes: Ints
-    """Per example, its place in `uses`: the optional values that its row has."""
+    """Per example, its index in `uses`, which lists the optional values of its row."""
     sizes: Ints
-    """Bytes of each row; 0 where they do not matter."""
+    """Size of each row in bytes; 0 if not needed."""
 
 
 def watch_rows(
@@ -172,7 +172,7 @@ def watch_rows(
 
 
 def _is_long(example: Example | Inexpressible) -> bool:
-    """Whether a demonstration needs one list of messages: tool results in a completion would be trained on."""
+    """Whether a demonstration needs a single message list, because tool results in a completion would be trained on."""
     return isinstance(example, Demonstration) and (len(example.answer) != 1 or not example.prompt)
 
 
@@ -185,7 +185,7 @@ def _refuse_long_answers(settings: Settings) -> None:
 
 
 def _uses_in(use: frozenset[str], form: Form) -> frozenset[str]:
-    """The uses that remain in the final form: calls in the text need no keys, schemas in the system text no column."""
+    """Uses that remain in the final form: calls in the text need no keys, schemas in the system text no column."""
     gone = {"tools"} if form.shaping.tools == "system" else set()
     is_text = form.shaping.arguments == "text"
     return frozenset(
@@ -203,7 +203,7 @@ def _keys(uses: Iterable[frozenset[str]]) -> dict[str, frozenset[str]]:
 
 
 def _as_parquet(column: str, exporter: Exporter, settings: Settings, kind: Kind) -> AskedForm:
-    """Change to Parquet, where the type of a column is explicit, so that no loader parses texts as times."""
+    """Switch to Parquet, where column types are explicit, so that no loader parses texts as times."""
     if settings.format != "auto" or "parquet" not in exporter.containers_for(kind):
         raise UsageError(
             f"every text of {column} looks like a date, and the loader of {exporter.name} would make times of them",
@@ -217,7 +217,7 @@ def _as_parquet(column: str, exporter: Exporter, settings: Settings, kind: Kind)
 def _bring_late_columns_forward(
     form: Form, seen: RowsSeen, plan: DatasetPlan, shards: int, prompts: Ints
 ) -> Form:
-    """Move examples to the front until the loader learns every column from the beginning of the first file."""
+    """Move examples to the front until the loader can infer every column from the start of the first file."""
     front: list[int] = []
     changes: list[str] = []
     while True:
@@ -245,7 +245,7 @@ def _refused(
     form: Form,
     prover: Prover,
 ) -> dict[int, str]:
-    """Examples whose row, in its final form, the chat template refuses."""
+    """Examples that the chat template refuses in their final form."""
     refused: dict[int, str] = {}
     write = RowWriter(form)
     for part in parts:

@@ -1,7 +1,7 @@
 """Filters that need text: near duplicates, token lengths, prompts that an evaluation also has.
 
-Text is read only if one of these is asked for, and only of rollouts that a recipe could still choose; and of empty answers, to
-say what they have instead. The results are masks, which the recipe counts like every other reason.
+Text is read only if such a filter is requested, and only of rollouts that the recipe could still select; also of empty answers,
+to report what they contain instead. The results are masks, which the recipe counts like other reasons.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CHUNK = 1024
 
 
 AnswerUse = Literal["converted", "copied", "unwritten"]
-"""What rows do with answers: convert them to messages, copy them unread, or leave them out (prompt sets)."""
+"""How rows use answers: convert them to messages, copy them unread, or omit them (prompt sets)."""
 
 
 def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers: AnswerUse) -> None:
-    """Add the masks that the settings ask for to the pool's candidates."""
+    """Add the requested filters' masks to the pool's candidates."""
     unusable = dict(pool.candidates.unusable)
     if (empty := _empty(pool)).any():
         if answers != "unwritten":
@@ -80,7 +80,7 @@ def _empty(pool: Pool) -> Mask:
 def _reasons_of_empty(
     pool: Pool, positions: Ints, progress: Progress, *, is_converted: bool
 ) -> dict[str, Mask]:
-    """Why each of these has no answer: empty, reasoning alone, or output that is no list of items."""
+    """Why each of these has no answer: empty, only reasoning, or an output that is not a list of items."""
     reader = ConversationReader(images="pass")
     ruled_out: dict[str, Mask] = {}
     for number, (position, line) in enumerate(zip(positions, pool.read(positions), strict=True)):
@@ -99,13 +99,13 @@ def _reasons_of_empty(
 
 
 def _first_of_each_prompt(pool: Pool) -> tuple[Ints, Ints]:
-    """(position of the first rollout of each prompt, number of each rollout's prompt)."""
+    """(position of the first rollout of each prompt, prompt number of each rollout)."""
     _, first, codes = np.unique(pool.prompt, return_index=True, return_inverse=True)
     return first, codes
 
 
 def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mask:
-    """Rollouts whose prompt an earlier task has too."""
+    """Rollouts whose prompt an earlier task also has."""
     candidates = pool.candidates
     first, codes = _first_of_each_prompt(pool)
     owner = np.full(len(first), np.iinfo(np.int64).max)
@@ -121,7 +121,7 @@ def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mas
 
 
 def _normalised_prompts(pool: Pool, progress: Progress) -> Ints:
-    """A number per rollout, equal for prompts that differ only in white space: a split keeps them together."""
+    """Prompt codes that ignore white space, so that a split keeps such prompts together."""
     first, codes = _first_of_each_prompt(pool)
     number = np.arange(len(first))
     number_by_digest: dict[bytes, int] = {}
@@ -134,7 +134,7 @@ def _normalised_prompts(pool: Pool, progress: Progress) -> Ints:
 
 
 def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> Ints:
-    """`Candidates.answer`, with equal numbers also for answers with calls that have the same text and calls."""
+    """`Candidates.answer`, with equal codes also for answers with the same text and tool calls."""
     answer = pool.candidates.answer.copy()
     alive = _alive(pool, settings)
     with_calls = alive[pool.has_calls[alive]]
@@ -145,7 +145,7 @@ def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> I
 
 
 def _contaminated(pool: Pool, settings: Settings, progress: Progress) -> Mask:
-    """Rollouts whose prompt shares a word sequence with an evaluation prompt; the pool notes how many each file has."""
+    """Rollouts whose prompt shares a word sequence with an evaluation prompt; the pool records the number per file."""
     first, codes = _first_of_each_prompt(pool)
     texts = {
         position: prompt_text(conversation)
@@ -180,7 +180,7 @@ def _too_many_tokens(pool: Pool, settings: Settings, progress: Progress) -> Mask
 
 
 def token_counter(path: str) -> Callable[[str], int]:
-    """Counts the tokens of a text with the tokenizer at `path` (a `tokenizer.json`, or the folder it is in)."""
+    """A function that counts tokens with the tokenizer at `path` (a `tokenizer.json` or its folder)."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -199,7 +199,7 @@ def token_counter(path: str) -> Callable[[str], int]:
 
 
 def _near_duplicates(pool: Pool, settings: Settings, progress: Progress) -> Mask:
-    """Answers that nearly equal a better one of the same task."""
+    """Answers that are nearly equal to a better answer of the same task."""
     candidates = pool.candidates
     alive = _alive(pool, settings)
     order = candidates.best_first(alive, settings.seed)
@@ -223,12 +223,12 @@ def prompt_text(conversation: Conversation) -> str:
 
 
 def answer_text(conversation: Conversation) -> str:
-    """Text, reasoning and calls of the model."""
+    """The model's text, reasoning and calls."""
     return _joined_text([message for message in conversation.answer if message.role == "assistant"])
 
 
 def whole_text(conversation: Conversation) -> str:
-    """Everything that a chat template renders: tool schemas, prompt, answer, and messages of tools and users in between."""
+    """All text that a chat template renders: tool schemas, prompt, answer, and messages of tools and users in between."""
     schemas = (conversation.tools or b"").decode("utf-8", "replace")
     return schemas + "\n" + _joined_text(conversation.messages)
 

@@ -1,6 +1,6 @@
 """Writes the rows of a dataset into the files of one folder, in the form that the survey decided.
 
-The files get their final place only after they have been read back (`read_back`).
+The files are moved into place only after they were read back (`read_back`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARQUET_ROWS = 1024
 
 
 class ContractBroken(RollforgeError):
-    """The files just written are not what the trainer's loader takes; nothing was left behind."""
+    """The written files violate the contract of the trainer's loader; nothing was left behind."""
 
 
 @dataclass
@@ -60,11 +60,11 @@ class Written:
 
     files: list[WrittenFile]
     lost: Mapping[int, str]
-    """Number of each example that was not written → why."""
+    """Unwritten example number → reason."""
 
     @property
     def dropped(self) -> Counter[str]:
-        """Reason → examples not written."""
+        """Reason → number of unwritten examples."""
         return Counter(self.lost.values())
 
     @property
@@ -73,7 +73,7 @@ class Written:
 
     @property
     def numbers(self) -> np.ndarray:
-        """Numbers of all written examples, file after file."""
+        """Numbers of all written examples, in file order."""
         return np.concatenate([file.numbers for file in self.files])
 
 
@@ -114,7 +114,7 @@ def copy_dataset(
     shards: int,
     progress: Progress,
 ) -> Written:
-    """Write rollout lines as they are; every example can be written."""
+    """Write rollout lines unchanged; every example can be written."""
     files = []
     done = 0
     for file, numbers in dataset_files(plan, form, shards):
@@ -127,7 +127,7 @@ def copy_dataset(
 
 
 def dataset_files(plan: DatasetPlan, form: Form, shards: int) -> list[tuple[WrittenFile, np.ndarray]]:
-    """The files of the dataset, each with the numbers of its examples in order."""
+    """The files of the dataset, each with its example numbers in order."""
     written = []
     for split, shard, numbers in plan.files(shards, form.front):
         ending = f"-{shard:05d}-of-{shards:05d}" if shards > 1 else ""
@@ -136,18 +136,18 @@ def dataset_files(plan: DatasetPlan, form: Form, shards: int) -> list[tuple[Writ
 
 
 def open_row_file(path: Path, exporter: Exporter, kind: Kind, form: Form) -> RowFile:
-    """A new file for rows of this form."""
+    """Open a new file for rows of this form."""
     return (_ParquetFile if form.is_columnar else _JsonlFile)(path, exporter, kind, form)
 
 
 class RowFile(Protocol):
-    """A file that takes examples."""
+    """A file to which examples are written."""
 
     def add(self, example: Example) -> None:
         """Write one example."""
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Flush and close the file."""
 
 
 class _JsonlFile:
@@ -191,7 +191,7 @@ class _ParquetFile:
 
 
 def _without_raw(row: JsonFields) -> JsonFields:
-    """Decode token arrays, which are JSON text until here; Parquet takes numbers."""
+    """Decode token arrays from JSON text to numbers, as Parquet requires."""
     for name, value in row.items():
         if isinstance(value, list) and value and isinstance(value[0], msgspec.Raw):
             row[name] = [msgspec.json.decode(item) for item in value]

@@ -1,4 +1,4 @@
-"""Profile: statistics per task and per agent, under NeMo Gym's names, and what a person should look at."""
+"""Profile: statistics per task and per agent, under NeMo Gym's names, and tasks to review."""
 
 from rollforge.steps.profile.gym_files import write_gym_files
 from rollforge.steps.profile.profile_files import write_profile

@@ -1,7 +1,7 @@
 """`mean/x`, `max/x`, `min/x`, `median/x`, `std/x` of every field x, for every group at once.
 
-NeMo Gym's rules for `std`, the sample standard deviation: in a group where no field has a spread (one rollout), it is 0 for every
-field that no rollout lacks. In any other group, a field with a single value has none.
+NeMo Gym's rules for `std`, the sample standard deviation: in a group of one rollout, it is 0 for every field that is present. In
+larger groups, a field with a single value has none.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class GroupStatistics:
         has_histograms: bool = False,
         shelf: Shelf | None = None,
     ) -> None:
-        """Groups of these sizes, one after another.
+        """Groups of these sizes, stored consecutively.
 
         Args:
-            order: positions of the rollouts (which come by task) sorted by group; None when they already are.
+            order: positions that sort the rollouts (ordered by task) by group; None if they are already sorted.
             has_histograms: also make a histogram per group and field.
-            shelf: stores the arrays, when there may be many groups.
+            shelf: storage for the arrays, if there may be many groups.
         """
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
@@ -52,7 +52,7 @@ class GroupStatistics:
 
     @np.errstate(over="ignore", invalid="ignore")  # values near the largest float have no mean
     def add(self, name: str, values: Floats) -> None:
-        """Describe one more field; `values` come by task."""
+        """Add statistics of one more field; `values` are ordered by task."""
         if self._order is not None:
             values = values[self._order]
         groups = stats.summarize_groups(values, self._starts)
@@ -85,7 +85,7 @@ class GroupStatistics:
 
 
 def describe_fields(rows: ByTask, fields: Mapping[str, str], *kinds: GroupStatistics) -> None:
-    """Add every field to each kind of groups; a column is read once.
+    """Add every field to each kind of groups, reading each column once.
 
     `fields` are columns and their names, as `profile_fields` returns them.
     """
@@ -95,7 +95,7 @@ def describe_fields(rows: ByTask, fields: Mapping[str, str], *kinds: GroupStatis
 
 
 def profile_fields(rows: ByTask) -> dict[str, str]:
-    """The number columns, each with the rows' name for it; `_ng_attempt_index` is among them when a rollout was retried."""
+    """The number columns with their names in the rows; `_ng_attempt_index` is included if a rollout was retried."""
     names = rows.index.name_by_column
     fields = {"reward": "reward"} | {column: names[column] for column in rows.index.numbers}
     if not np.isnan(rows.one("attempt")).all():

@@ -1,4 +1,4 @@
-"""Files that NeMo Gym's own commands want beside a run: one input row per rollout, and statistics per repeat.
+"""Files that NeMo Gym's own commands expect beside a run: one input row per rollout, and statistics per repeat.
 
 `gym eval profile` and `gym eval reverify` read `STEM_materialized_inputs.jsonl`; `STEM_repeat_level_metrics.json` compares the repeats
 (rollout indices) of an agent over all tasks. Names and statistics are NeMo Gym's.
@@ -27,7 +27,7 @@ class _AgentOfRow(msgspec.Struct):
 
 
 def write_gym_files(index: Index, *, out: Path | None = None, where: str | None = None) -> dict[str, str]:
-    """Write both files for each run, or into the folder `out`; the names of the files written."""
+    """Write both files for each run, or into the folder `out`; returns their names."""
     written: dict[str, str] = {}
     for number, own in enumerate(index.runs):
         files = own if out is None else RunFiles(out / f"{own.stem}.jsonl")

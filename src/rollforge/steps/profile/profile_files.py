@@ -1,6 +1,6 @@
 """Writes a profile: `rollouts_reward_profiling.jsonl` and `rollouts_agent_metrics.json`, as NeMo Gym names them.
 
-Tasks are written a slice at a time. An undefined value is left out of its line, as NeMo Gym's readers expect.
+Tasks are written a slice at a time. Undefined values are omitted, as NeMo Gym's readers expect.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rollforge.steps.profile.samples import TaskHistograms, TaskSamples
 from rollforge.store import RunFiles, replacing
 
 SLICE = 512
-"""Tasks at a time: the rows that their samples come from are held that long."""
+"""Tasks per slice; the rows of their samples are in memory meanwhile."""
 
 REST = 32
-"""Slices after which columns that lie in a file are paged out: a hundred columns of this number of tasks take 13 MB."""
+"""Slices after which file-backed columns are paged out: a hundred columns of that many tasks take 13 MB."""
 
 _RENAMED = {"task": TASK_KEY}
 _LEFT_OUT = ("agent", "pass_rate_low", "pass_rate_high")
@@ -40,7 +40,7 @@ def write_profile(
     parquet: bool = False,
     where: str | None = None,
 ) -> dict[str, str]:
-    """Write the profile beside the run, or into the folder `out`; the names of the files written."""
+    """Write the profile beside the run, or into the folder `out`; returns the names of the files."""
     files = index.runs[0]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _slices(
     histograms: TaskHistograms,
     infos: dict[int, list[JsonFields]] | None,
 ) -> Iterator[list[object]]:
-    """The lines of the profile a slice at a time."""
+    """The lines of the profile, one slice at a time."""
     whole = {name: _one_array(table.column(name)) for name in table.column_names}
     line = _line_maker([_RENAMED.get(name, name) for name in whole if name not in _LEFT_OUT])
     for first in range(0, table.num_rows, SLICE):
@@ -96,10 +96,10 @@ def _slices(
 
 
 def _line_maker(names: list[str]) -> Callable[..., object]:
-    """Makes one line of these columns and what comes beside them; None is left out of the line.
+    """A function that makes a line from these columns and additional values; None values are omitted.
 
-    A line is a record, which takes half the time of a dictionary of a hundred numbers. msgspec refuses field names that
-    JSON would escape: lines with such a name are dictionaries.
+    Lines are records, which encode twice as fast as dictionaries of a hundred numbers. msgspec refuses field names that JSON
+    would escape; then lines are dictionaries.
     """
     keys = [*names, "pass_rate_ci", "histogram/reward", "sample", "rollout_infos"]
     if any(len(_encoder.encode(key)) != len(key.encode()) + 2 for key in keys):
@@ -125,7 +125,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; None where they are null or not finite."""
+    """The values of a column; None for null and non-finite ones."""
     values: list[Any]
     if not pa.types.is_floating(column.type):
         values = column.to_pylist()

@@ -1,20 +1,20 @@
-"""What `profile` says about a run as a whole, as it is printed in JSON."""
+"""Run-level results of `profile`, in the form of its JSON."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 BANDS = ("never solved", "hard", "mixed", "easy", "always solved")
-"""By pass rate p: 0; up to ¼; between; from ¾; 1."""
+"""Bands of the pass rate p: 0; up to ¼; in between; from ¾; 1."""
 
 
 class NoSignal(Struct, kw_only=True):
-    """Groups whose rewards are all the same: GRPO learns nothing from them."""
+    """Groups whose rewards are all equal, from which GRPO gets no gradient."""
 
     tasks: int
     share: float | None
     of: int
-    """Tasks with at least two judged rollouts."""
+    """Number of tasks with at least two judged rollouts."""
     tolerance: float
 
 
@@ -24,13 +24,13 @@ class Yield(Struct, kw_only=True):
     k: int
     value: float | None
     is_exact: bool
-    """False where k exceeds the samples of some task: extrapolated with a beta-binomial fit over all tasks."""
+    """False if k exceeds the samples of some task; then extrapolated with a beta-binomial fit over all tasks."""
     tasks: int
-    """Tasks it is over: those with at least two judged rollouts."""
+    """Number of tasks behind it: those with at least two judged rollouts."""
 
 
 class VarianceParts(Struct, kw_only=True):
-    """How the spread of the reward divides."""
+    """Variance components of the reward."""
 
     between_tasks: float | None
     within_tasks: float | None
@@ -38,7 +38,7 @@ class VarianceParts(Struct, kw_only=True):
 
 
 class Look(Struct, kw_only=True):
-    """A task that deserves a look."""
+    """A task to review."""
 
     task: int
     why: str
@@ -47,11 +47,11 @@ class Look(Struct, kw_only=True):
     std_reward: float | None = None
     judged: int = 0
     value: float | None = None
-    """The number it is ranked by."""
+    """The value by which it is ranked."""
 
 
 class ProfileSummary(Struct, kw_only=True):
-    """What the profile says about the run."""
+    """Run-level summary of a profile."""
 
     run: str
     tasks: int
@@ -60,7 +60,7 @@ class ProfileSummary(Struct, kw_only=True):
     expected: int | None
     rejected_lines: int
     noted_lines: int
-    """Rows that count although something about them is odd."""
+    """Odd rows that still count."""
     duplicates: int
     threshold: float
     bands: dict[str, int]
@@ -69,10 +69,10 @@ class ProfileSummary(Struct, kw_only=True):
     group_yield: list[Yield]
     variance: VarianceParts
     tokens_per_success: float | None
-    """Output tokens of the judged rollouts, spent per successful one."""
+    """Output tokens of judged rollouts per successful rollout."""
     reward_against_length: float | None
-    """Correlation of reward and answer length inside tasks, all tasks together."""
+    """Within-task correlation of reward and answer length, pooled over tasks."""
     look: dict[str, list[Look]]
     adaptive: str | None = None
-    """What adaptive sampling means for these numbers; null for a run in which every task was to get the same number of samples."""
+    """Effect of adaptive sampling on these numbers; null for a run with uniform sampling."""
     files: dict[str, str] = {}

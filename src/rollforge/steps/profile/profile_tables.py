@@ -1,6 +1,6 @@
 """Profiles a run from its index: a table per task, a table per agent, and a summary.
 
-It reads numbers only. Text is read when the profile is written, for each task's sample.
+Only numbers are read; the text of each task's sample is read when the profile is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rollforge.steps.profile.summary import band_numbers, summarize
 
 
 class ProfileOptions(Struct, frozen=True, kw_only=True):
-    """Options of a profile."""
+    """Success threshold, reward tolerance, stage and number of tasks to list."""
 
     threshold: float = 0.5
     """A rollout is a success when its reward is at least this."""
@@ -47,10 +47,10 @@ class ProfileOptions(Struct, frozen=True, kw_only=True):
     stage: Literal["auto", "all"] = "auto"
     """Of an adaptive run: auto takes the first stage, which is free of selection; all takes every rollout, and is biased."""
     look: int = 5
-    """Tasks named per reason to look."""
+    """Tasks listed per reason to review."""
 
     def __post_init__(self) -> None:
-        """Refuse values that would make the numbers meaningless."""
+        """Refuse values that would make the statistics meaningless."""
         if math.isnan(self.threshold):
             raise UsageError("the threshold must be a number, not nan", hint="--threshold 0.5")
         if not self.tolerance >= 0:
@@ -66,15 +66,15 @@ class Profile:
 
     def __init__(self, tasks: pa.Table, agents: pa.Table, summary: ProfileSummary, fields: list[str]) -> None:
         self.tasks = tasks
-        """One row per task: `task`, counts, pass rate, difficulty, `mean/reward`, …; null for undefined."""
+        """One row per task: `task`, counts, pass rate, difficulty, `mean/reward`, …; null if undefined."""
         self.agents = agents
         """One row per agent."""
         self.summary = summary
         self.fields = fields
         self.rows: ByTask | None = None
-        """The rollouts it was made of; the writer adds histograms from them."""
+        """The rollouts behind the profile, from which the writer adds histograms."""
         self.shelf: Shelf | None = None
-        """Holds the columns of `tasks` when there are very many."""
+        """Storage for the columns of `tasks` if there are very many."""
 
     def __repr__(self) -> str:
         return f"Profile({count_of(self.tasks.num_rows, 'task')}, {self.agents.num_rows} agents, {len(self.fields)} fields)"
@@ -115,7 +115,7 @@ def profile_run(
 def profile_index(
     index: Index, options: ProfileOptions | None = None, groups: SharedGroups | None = None
 ) -> Profile:
-    """The profile of an open index; `groups` are its rollouts where other steps use them too."""
+    """Profile of an open index; `groups` is its shared cache of grouped columns, if other steps use it too."""
     options = options or ProfileOptions()
     stage = index.first_stage if options.stage == "auto" else None
     condition = stage_condition(options.where, stage)
@@ -143,7 +143,7 @@ def profile_index(
 
 
 def _adaptive_note(index: Index, *, is_first: bool) -> str | None:
-    """What adaptive sampling means for the profile; None for a uniform run."""
+    """Effect of adaptive sampling on the profile; None for a uniform run."""
     if is_first:
         first = min(design.first for design in index.designs)
         who = "tasks were" if index.design is not None else f"{len(index.designs):,} of these runs were"
@@ -157,7 +157,7 @@ def _adaptive_note(index: Index, *, is_first: bool) -> str | None:
 
 
 def _column(values: Any) -> pa.Array:
-    """An array without copying; NaN is null."""
+    """An Arrow array without copying; NaN becomes null."""
     array = np.asarray(values)
     return arrow_floats(array) if array.dtype.kind == "f" else arrow_array(array)
 
@@ -181,7 +181,7 @@ def _first(rows: ByTask, name: str) -> pa.Array:
 
 
 def _counts(rows: ByTask, tasks: Ints, rollouts: Ints) -> dict[str, Ints | Floats]:
-    """How many rollouts these tasks have, and how many they should have, where that is known."""
+    """Number of rollouts of these tasks, and the requested number if known."""
     expected = _expected_per_task(rows, tasks)
     if expected is None:
         return {"num_rollouts": rollouts}
@@ -195,7 +195,7 @@ def _counts(rows: ByTask, tasks: Ints, rollouts: Ints) -> dict[str, Ints | Float
 
 
 def _expected_per_task(rows: ByTask, wanted: Ints) -> Ints | None:
-    """From the manifest's samples per task, else from how often NeMo Gym's materialized inputs name the task."""
+    """Requested rollouts per task: from the manifest, else from NeMo Gym's materialized inputs."""
     if rows.index.samples is not None:
         return np.full(len(wanted), rows.index.samples, dtype=np.int64)
     named = rows.index.inputs_per_task()
@@ -212,7 +212,7 @@ def _expected_per_task(rows: ByTask, wanted: Ints) -> Ints | None:
 
 
 def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict[str, pa.Array]:
-    """Pass rate with its interval, difficulty, and whether rewards differ within the task."""
+    """Pass rate with interval, difficulty, and whether rewards differ, per task."""
     reward = rows.one("reward")
     groups = stats.summarize_groups(reward, rows.starts)
     hits = np.where(np.isnan(reward), np.nan, (reward >= options.threshold).astype(np.float64))
@@ -234,7 +234,7 @@ def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict
 
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
-    """Add tasks that were asked for and have no rollout, with a count of 0."""
+    """Add requested tasks without rollouts, with a count of 0."""
     locations = rows.index.task_locations
     absent = (
         np.setdiff1d(locations.tasks, rows.tasks) if locations is not None else np.zeros(0, dtype=np.int64)
@@ -293,7 +293,7 @@ def _list_column(lists: list[list[Any]], kind: type[np.generic]) -> pa.ListArray
 
 
 def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | None]]:
-    """Codes for sorted labels; missing and empty ones are one label, the last."""
+    """Codes for sorted labels; missing and empty ones share the last code."""
     names = sorted({label for label in labels if label})
     code_by_name = {name: number for number, name in enumerate(names)}
     renamed = np.array([code_by_name.get(label or "", len(names)) for label in labels], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a task's line in the profile has beside its statistics: the task as sent, and the histogram of its rewards."""
+"""Additional contents of a task's profile line: the task as sent, and its reward histogram."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class TaskHistogram(msgspec.Struct):
     """The histogram of one task's rewards."""
 
     edges: Raw
-    """Encoded once: all tasks have the same."""
+    """Bin edges, encoded once for all tasks."""
     counts: list[int]
 
 
 class TaskHistograms:
-    """The reward histogram of each task, over the same edges for all of them."""
+    """Reward histogram of each task, with common edges."""
 
     def __init__(self, rows: ByTask) -> None:
         reward = rows.one("reward")
@@ -45,7 +45,7 @@ class TaskHistograms:
                 self._counts[:, number] = np.add.reduceat(is_here, rows.starts, dtype=self._counts.dtype)
 
     def get(self, tasks: Ints) -> list[TaskHistogram | None]:
-        """The histograms of some tasks; None for a task without a judged rollout."""
+        """Histograms of some tasks; None for a task without judged rollouts."""
         if not len(self._tasks):
             return [None] * len(tasks)
         position = np.minimum(np.searchsorted(self._tasks, tasks), len(self._tasks) - 1)
@@ -58,21 +58,21 @@ class TaskHistograms:
 
 
 class TaskSamples:
-    """For each task the row as sent, without its indices; from its first rollout where no tasks file has it."""
+    """Each task's row as sent, without indices; from its first rollout if no tasks file contains it."""
 
     def __init__(self, index: Index, where: str | None = None) -> None:
         self._index = index
         self._where = where
 
     def get(self, tasks: Ints) -> list[Raw | None]:
-        """The rows of some tasks."""
+        """Rows of some tasks."""
         wanted: list[int] = tasks.tolist()
         line_by_task = {task: _without_indices(line) for task, line in self._index.raw_task_rows(wanted)}
         line_by_task |= self._from_rollouts([task for task in wanted if task not in line_by_task])
         return [line_by_task.get(task) for task in wanted]
 
     def _from_rollouts(self, tasks: list[int]) -> dict[int, Raw]:
-        """The prompt and agent of each task's first rollout: all that a rollout row says about its task."""
+        """Prompt and agent of each task's first rollout, the only task fields of rollout rows."""
         if not tasks:
             return {}
         first = self._index.first_rows(tasks, self._where)
@@ -95,14 +95,14 @@ def _without_indices(line: bytes) -> Raw:
 
 
 def _odd_without_indices(line: bytes) -> Raw:
-    """A row with NaN, which becomes null, or with half a surrogate pair, which stays escaped."""
+    """A row with NaN (which becomes null) or half a surrogate pair (which stays escaped), without indices."""
     row = json.loads(line, parse_constant=lambda _: None)
     fields = {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
     return Raw(json.dumps(fields).encode())
 
 
 class _Sample(msgspec.Struct, omit_defaults=True):
-    """What a rollout row says about its task, not decoded."""
+    """The task fields of a rollout row, not decoded."""
 
     responses_create_params: Raw | msgspec.UnsetType = msgspec.UNSET
     messages: Raw | msgspec.UnsetType = msgspec.UNSET

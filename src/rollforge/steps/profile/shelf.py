@@ -1,6 +1,6 @@
 """Columns of a large profile in a memory-mapped temporary file: a million tasks have a gigabyte of statistics.
 
-Most profiles are small and never use it. A stored column is an ordinary array whose pages the system loads on access.
+Most profiles are small and never use it. A stored column is an ordinary array whose pages are loaded on access.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUDGET = 16 << 20
-"""Bytes of columns that stay in memory."""
+"""Bytes of columns that are held in memory."""
 
 PIECE = 64 << 10
-"""Bytes written at a time: the system may keep what is written together as one large page."""
+"""Bytes per write, because the system may cache data written together as one large page."""
 
 _libc = ctypes.CDLL(None)
 
@@ -26,7 +26,7 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 
 class Shelf:
-    """Columns beyond `BUDGET`, in an unnamed file that ends with the process."""
+    """Holds columns; those beyond `BUDGET` are in an unnamed temporary file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -52,13 +52,13 @@ class Shelf:
         return np.frombuffer(pages, dtype=values.dtype)
 
     def settle(self) -> None:
-        """Return freed memory to the system before more columns are made."""
+        """Return freed memory to the system before further columns are made."""
         self.rest()
         if self._maps and hasattr(_libc, "malloc_trim"):
             _libc.malloc_trim(0)
 
     def rest(self) -> None:
-        """Page out the columns."""
+        """Page the columns out."""
         for pages in self._maps:
             if hasattr(pages, "madvise"):
                 pages.madvise(mmap.MADV_DONTNEED)

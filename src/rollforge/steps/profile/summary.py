@@ -1,4 +1,4 @@
-"""What the per-task numbers mean together: difficulty bands, learning signal, variance, tasks to look at first."""
+"""Run-level conclusions from per-task numbers: difficulty bands, learning signal, variance, tasks to review first."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rollforge.steps.profile.profile_records import (
 HARD, EASY = 0.25, 0.75
 YIELD_K = (2, 4, 8, 16, 32, 64)
 FEW = 4
-"""Samples of a task from which on its correlation of reward and length means something."""
+"""Fewest samples of a task for a meaningful correlation of reward and length."""
 
 
 def band_numbers(rate: Floats) -> Ints:
-    """Which of `BANDS` each pass rate falls into; `len(BANDS)` where it is unknown."""
+    """Index into `BANDS` of each pass rate; `len(BANDS)` if it is unknown."""
     edges = [rate == 0, rate <= HARD, rate < EASY, rate < 1, rate == 1]
     return np.select(edges, range(len(BANDS)), default=len(BANDS))
 
@@ -72,7 +72,7 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
 
 
 def _tokens_per_success(rows: ByTask, reward: Floats, threshold: float) -> float | None:
-    """Over judged rollouts with a token count: the others bought no verdict, or their cost is unknown."""
+    """Output tokens per success, over judged rollouts with a token count."""
     if "output_tokens" not in rows.index.numbers:
         return None
     tokens = rows.one("output_tokens")
@@ -98,7 +98,7 @@ def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
 
 
 def _are_two(reward: Floats, tolerance: float) -> bool:
-    """Whether rewards take two values only."""
+    """Whether rewards take only two values."""
     rewards = reward[~np.isnan(reward)]
     if not len(rewards) or rewards.max() - rewards.min() <= 3 * tolerance:  # a high one might match a low one
         return False
@@ -106,14 +106,14 @@ def _are_two(reward: Floats, tolerance: float) -> bool:
 
 
 def _high_counts(rows: ByTask, reward: Floats) -> Counter[Rewards]:
-    """For two-valued rewards: (how many high, how many low) → number of tasks."""
+    """For two-valued rewards: (number of high, number of low) → number of tasks."""
     middle = np.nanmin(reward) / 2 + np.nanmax(reward) / 2
     highs, judged_counts = rows.sums(np.where(np.isnan(reward), np.nan, (reward > middle).astype(np.float64)))
     return Counter(zip(highs.astype(int).tolist(), (judged_counts - highs).astype(int).tolist(), strict=True))
 
 
 def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards]:
-    """Counts of a task's distinct rewards → number of tasks."""
+    """Counts of a task's distinct rewards → number of tasks with these counts."""
     patterns: Counter[Rewards] = Counter()
     for _, _, ascending in at_k.groups_by_size(reward, rows.starts):
         is_chain = _are_chains(ascending, tolerance)
@@ -124,7 +124,7 @@ def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards
 
 
 def _are_chains(ascending: Floats, tolerance: float) -> np.ndarray:
-    """Whether a task has rewards whose neighbours are within the tolerance while the whole chain is not."""
+    """Whether adjacent rewards of a task are within the tolerance although its extremes are not."""
     column = np.arange(ascending.shape[1])
     is_first = np.diff(ascending, axis=1, prepend=-np.inf) > tolerance
     first = np.maximum.accumulate(np.where(is_first, column, 0), axis=1)
@@ -138,7 +138,7 @@ def _chain(ascending: Floats, tolerance: float) -> Chain:
 
 
 def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, int]]:
-    """Counts of a task's distinct rewards (most frequent first), and how many tasks have that pattern."""
+    """Counts of a task's distinct rewards (most frequent first) with the number of tasks that have them."""
     size = ascending.shape[1]
     if size == 1 or not len(ascending):
         return [((1,) * size, len(ascending))]
@@ -153,7 +153,7 @@ def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, in
 
 
 def _within_correlation(rows: ByTask, reward: Floats, length: Floats) -> tuple[float | None, Floats]:
-    """Correlation of reward and length within tasks: over all of them, and of each (NaN where undefined)."""
+    """Correlation of reward and length within tasks: pooled, and per task (NaN if undefined)."""
     each = np.full(len(rows.tasks), np.nan)
     products = squares_one = squares_two = 0.0
     ends = np.append(rows.starts, len(rows))
@@ -176,7 +176,9 @@ def _within_correlation(rows: ByTask, reward: Floats, length: Floats) -> tuple[f
 def _centred_sums(
     reward: Floats, length: Floats, starts: Ints, sizes: Ints
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Of each group: the products and the squares of what is above or below its means, summed, and how many have both values."""
+    """Per group, sums of products and of squares of deviations from the group means, and the number of pairs without missing
+    values.
+    """
     has_both = ~np.isnan(reward) & ~np.isnan(length)
     counts = np.add.reduceat(has_both.astype(np.float64), starts)
 
@@ -204,7 +206,7 @@ def _looks(
     tolerance: float,
     most: int,
 ) -> dict[str, list[Look]]:
-    """Tasks to look at, by reason, the most striking first."""
+    """Tasks to review, by reason, the most striking first."""
     hits = np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
     solved, judged = rows.sums(hits)
     chars, counted = rows.sums(length)

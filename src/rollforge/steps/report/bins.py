@@ -1,4 +1,4 @@
-"""Binned data for the charts: a few hundred numbers, however large the run is."""
+"""Binned data for the charts: a few hundred numbers, whatever the size of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollforge.statistics.stats import Floats, Ints
 LENGTH_BINS = 12
 TIME_BINS = 60
 PER_WINDOW = 40
-"""Rollouts a window of the time line should hold, so that its mean says something."""
+"""Fewest rollouts per window of the time line, for a meaningful mean."""
 STRIP_TASKS = 140
 STRIP_SAMPLES = 32
 
@@ -28,7 +28,7 @@ class LengthBin(Struct, frozen=True, kw_only=True):
     low: float
     high: float
     middle: float
-    """The median length: the last bin reaches as far as the longest answer."""
+    """Median length in the bin, because the last bin extends to the longest answer."""
     n: int
     judged: int
     mean: float | None
@@ -36,7 +36,7 @@ class LengthBin(Struct, frozen=True, kw_only=True):
 
 
 def reward_by_length(rows: ByTask) -> list[LengthBin]:
-    """Mean reward per quantile of the answer's length, with an interval clustered by task."""
+    """Mean reward per quantile of answer length, with an interval clustered by task."""
     length, reward, task = rows.one("answer_chars"), rows.one("reward"), rows.task
     has_length = ~np.isnan(length)
     if not has_length.any():
@@ -66,7 +66,7 @@ def reward_by_length(rows: ByTask) -> list[LengthBin]:
 
 
 def clustered(values: Floats, task: Ints) -> intervals.Estimate:
-    """The mean of the known values with an interval that treats the samples of a task as related."""
+    """Mean of the non-missing values with an interval clustered by task."""
     has_value = ~np.isnan(values)
     values, task = values[has_value], task[has_value]
     if not len(values):
@@ -84,7 +84,7 @@ def clustered(values: Floats, task: Ints) -> intervals.Estimate:
 
 
 class Window(Struct, frozen=True, kw_only=True):
-    """One stretch of the run's active time."""
+    """One window of the run's active time."""
 
     start: float
     """Seconds of active time since the first request."""
@@ -97,23 +97,23 @@ class Window(Struct, frozen=True, kw_only=True):
     ci: list[float] | None
     judged: int
     seconds: float | None
-    """Median seconds of the rollouts started here."""
+    """Median duration in seconds of the rollouts started in this window."""
     where: str = ""
-    """The condition that selects them."""
+    """SQL condition that selects them."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """The run over its active time: pauses in which nothing was in flight are cut out."""
+    """The run over its active time, that is without pauses in which nothing was in flight."""
 
     windows: Sequence[Window]
     pauses: int
     paused_s: float
     begun: float
     cuts: Sequence[tuple[float, float]]
-    """(clock time, seconds cut out before it), ascending; maps clock time to active time."""
+    """(clock time, seconds removed before it), ascending; converts clock time to active time."""
 
     def active(self, clock: float) -> float:
-        """Active seconds at a clock time."""
+        """Active time in seconds at a clock time."""
         passed = clock - self.begun
         for at, cut in self.cuts:
             if clock >= at:
@@ -122,7 +122,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 def timeline(everything: ByTask, first: ByTask) -> Timeline | None:
-    """Reward, speed, failures and requests in flight over time; None when rows do not say when they started."""
+    """Reward, speed, failures and requests in flight over time; None if rows have no start times."""
     started, reward = everything.one("started"), everything.one("reward")
     if first is not everything:  # later samples are of tasks that were chosen by their rewards
         is_first = np.isin(everything.one("row"), first.one("row"))
@@ -153,7 +153,7 @@ def timeline(everything: ByTask, first: ByTask) -> Timeline | None:
 
 
 def _pauses(begin: Floats, end: Floats) -> list[tuple[float, float]]:
-    """(clock time at which work went on, seconds before it in which nothing was in flight), for pauses that matter."""
+    """(clock time at the end of a pause, its length in seconds), for relevant pauses."""
     reached = np.maximum.accumulate(end)
     gaps = begin[1:] - reached[:-1]
     least = max(5.0, 0.02 * float(reached[-1] - begin[0]))
@@ -223,24 +223,24 @@ class StripTask(Struct, frozen=True, kw_only=True):
 
     task: int
     rewards: list[float | None]
-    """Scaled to 0 … 1 over the run; None is unjudged."""
+    """Rewards scaled to 0 … 1 over the run; None for an unjudged sample."""
     judged: int
     mean: float | None
 
 
 class Strip(Struct, frozen=True, kw_only=True):
-    """Tasks from hardest to easiest."""
+    """Tasks sorted from hardest to easiest."""
 
     shown: Sequence[StripTask]
     of: int
-    """Tasks in the run."""
+    """Number of tasks in the run."""
     samples: int
     low: float
     high: float
 
 
 def strip(rows: ByTask) -> Strip | None:
-    """The rewards of evenly spaced tasks, ordered by mean reward; None when no task has a judged rollout."""
+    """Rewards of evenly spaced tasks, sorted by mean reward; None if no task has a judged rollout."""
     reward = rows.one("reward")
     sums, counts = rows.sums(reward)
     mean = sums / np.where(counts > 0, counts, np.nan)
@@ -272,7 +272,7 @@ def strip(rows: ByTask) -> Strip | None:
 
 
 class TokenBins(Struct, frozen=True, kw_only=True):
-    """Output tokens per rollout."""
+    """Distribution of output tokens per rollout."""
 
     edges: list[float]
     counts: list[int]
@@ -280,7 +280,7 @@ class TokenBins(Struct, frozen=True, kw_only=True):
 
 
 def output_tokens(rows: ByTask) -> TokenBins | None:
-    """The distribution of output tokens; None when no rollout says how many it took."""
+    """Distribution of output tokens; None if no rollout has a count."""
     if "output_tokens" not in rows.index.numbers:
         return None
     values = rows.one("output_tokens")
@@ -302,7 +302,7 @@ class RunBins(Struct, frozen=True, kw_only=True):
 
 @np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float have no mean
 def read_bins(index: Index, groups: SharedGroups | None = None) -> RunBins:
-    """Everything that the charts read from the index itself; `groups` are its rollouts where other steps use them too."""
+    """Read all binned data from the index; `groups` is its shared cache of grouped columns, if other steps use it too."""
     groups = groups or SharedGroups(index)
     everything, first = groups.get(), groups.get(stage_condition(None, index.first_stage))
     return RunBins(

@@ -1,4 +1,4 @@
-"""The report of several runs: side by side, with the paired difference of each from the first and the verdict in words."""
+"""The report of several runs: side by side, with each one's paired difference from the first and a verdict in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = ("1", "2", "3", "4")
 
 
 class SideInputs(Struct, frozen=True, kw_only=True):
-    """One of the runs that are compared."""
+    """Report data of one compared run."""
 
     run: str
     metrics: MetricsFacts
@@ -30,7 +30,7 @@ class SideInputs(Struct, frozen=True, kw_only=True):
 
 
 def report_comparison(sides: Sequence[SideInputs]) -> bytes:
-    """Several runs as one HTML file; the first is what the others are compared with."""
+    """Several runs as one HTML file; each is compared with the first."""
     first = sides[0]
     names = ", ".join(side.run for side in sides)
     verdicts = [tag("li", tag("b", side.run), ": ", side.paired.verdict) for side in sides[1:] if side.paired]

@@ -1,4 +1,4 @@
-"""The report of a prepared dataset: what was kept and dropped and why, what the rows look like, where they come from."""
+"""The report of a prepared dataset: kept and dropped rollouts with reasons, example rows, and their origin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = 10
 EXAMPLE_BYTES = 24 << 10
 LINEAGE = "lineage.parquet"
 SIDES = {"chosen": "chosen", "rejected": "rejected", "completion": "assistant", "response": "assistant"}
-"""Keys of a row that hold what a model said, and what a reader should call it."""
+"""Keys of a row with conversations → their headings."""
 
 
 class ExampleRow(Struct, frozen=True, kw_only=True):
@@ -242,7 +242,7 @@ def _examples(folder: Path, manifest: ManifestFacts) -> Html:
 
 
 def dataset_turns(row: Any) -> list[Turn]:
-    """A dataset row as turns; what is no conversation is shown as JSON."""
+    """A dataset row as turns; other content is shown as JSON."""
     if not isinstance(row, dict):
         return [Turn("other", str(row))]
     turns: list[Turn] = []
@@ -266,7 +266,7 @@ def dataset_turns(row: Any) -> list[Turn]:
 
 
 def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
-    """Rows evenly spaced over the first file of each split, at most ten in all."""
+    """Up to ten rows, evenly spaced over the first file of each split."""
     files = [file for file in manifest.files if file.rows]
     each = max(1, EXAMPLES // max(1, len(files)))
     for file in files[:EXAMPLES]:
@@ -281,6 +281,7 @@ def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
 
 
 def jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """(line, row) for these lines of a JSONL file, in ascending order."""
     wanted, last = set(lines), max(lines)
     with path.open("rb") as file:
         for number_, data in enumerate(bounded_lines(file), 1):
@@ -301,6 +302,7 @@ def _read(data: bytes, path: Path, line: int) -> RowJson:
 
 
 def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """(line, row) for these ascending lines of a Parquet file."""
     with parquet_file(path, hint="prepare the dataset again") as file:
         begin, group = 0, 0
         for line in lines:
@@ -311,7 +313,7 @@ def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
 
 
 def _origins(folder: Path) -> dict[tuple[str, int], str]:
-    """What the lineage says about the rows; empty when there is none."""
+    """Lineage of the rows; empty without a lineage file."""
     path = folder / LINEAGE
     if not path.is_file():
         return {}
@@ -369,5 +371,5 @@ def _shown(value: object) -> str:
 
 
 def is_dataset(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is the folder of a prepared dataset."""
+    """Whether a path is a prepared dataset's folder."""
     return (Path(path) / "manifest.json").is_file()

@@ -13,13 +13,13 @@ from rollforge.text_safety.markup import Html, join, table, tag
 
 COLOURS = ("1", "2", "3", "4")
 SHOWN = ("mean@", "pass@", "best@", "maj@")
-"""Statistics drawn, in this order of preference."""
+"""Statistics to draw, in order of preference."""
 
 
 def report_evaluation(name: str, bench: BenchFacts, logged: Sequence[LoggedStep] = ()) -> bytes:
     """An evaluation, or several models on the same task sets, as one HTML file.
 
-    `logged` are earlier steps of one evaluation, from its metrics file; they have no intervals.
+    `logged` are earlier steps of the evaluation from its metrics file, without intervals.
     """
     verdicts = [tag("li", f"{one.taskset}: {one.verdict}") for one in bench.differences]
     title = (
@@ -80,7 +80,7 @@ def _statistics(bench: BenchFacts, label: str, taskset: str, metric: str) -> dic
 
 
 def _chosen(statistics: dict[str, AtKFacts]) -> list[str]:
-    """The statistics worth drawing: the mean first, then the largest k of each kind."""
+    """Statistics to draw: the mean first, then the largest k of each kind."""
     chosen = []
     for prefix in SHOWN:
         names = [name for name in statistics if name.startswith(prefix)]
@@ -90,7 +90,7 @@ def _chosen(statistics: dict[str, AtKFacts]) -> list[str]:
 
 
 def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[LoggedStep]) -> Figure | None:
-    """The metric over steps; None unless there are two steps."""
+    """A metric over steps; None with fewer than two steps."""
     first = next(
         (statistics for label in bench.models if (statistics := _statistics(bench, label, taskset, metric))),
         {},

@@ -1,4 +1,4 @@
-"""The rollouts that findings point at, read and laid out within a budget of text for the whole page."""
+"""Reads and formats the rollouts that findings refer to, within a text budget for the whole page."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MOST = 5
 """Rollouts shown per finding."""
 
 TEXT_BYTES = 16 << 10
-"""Most text of one rollout."""
+"""Text limit of one rollout in bytes."""
 
 ALL_TEXT_BYTES = 1 << 20
-"""Most text of all rollouts together: with it a report stays below 2 MB."""
+"""Text limit of all rollouts in bytes, which keeps a report below 2 MB."""
 
 LEAST_BYTES = 512
 
 
 class Exemplars:
-    """Rollouts of findings, each read once, however many findings point at it."""
+    """Rollouts of findings; each is read once, even if several findings refer to it."""
 
     def __init__(self, index: Index, findings: Sequence[FindingFacts], *, with_texts: bool) -> None:
         self._with_texts = with_texts
@@ -40,7 +40,7 @@ class Exemplars:
         self._shown: set[int] = set()
 
     def of(self, finding: FindingFacts) -> list[Html]:
-        """The rollouts of a finding; a text that another finding already shows is named, not repeated."""
+        """The rollouts of a finding; a rollout already shown under another finding is only referenced."""
         rows = [self._row_by_location.get(_key(location)) for location in finding.where[:MOST]]
         blocks = []
         for row in dict.fromkeys(row for row in rows if row is not None):
@@ -63,7 +63,7 @@ class Exemplars:
 
 
 def turns(many: Sequence[Turn], budget: int) -> Html:
-    """Turns as text, cut at `budget` bytes, with the count of what is left out."""
+    """Turns as text, cut off at `budget` bytes with a count of the omitted bytes."""
     parts, left = [], budget
     for position, turn in enumerate(many):
         data = turn.text.encode("utf-8", "surrogatepass")
@@ -87,7 +87,7 @@ def _key(example: FindingLocation) -> tuple[int | None, int | None, int | None]:
 def _rows(
     index: Index, locations: Sequence[FindingLocation]
 ) -> dict[tuple[int | None, int | None, int | None], int]:
-    """The row of each place: by task and sample, by task alone (its first sample), else by line."""
+    """The row of each location: by task and sample, by task (its first sample), else by line."""
     tasks = sorted({example.task for example in locations if example.task is not None})
     lines = sorted({example.line or example.first_line or 0 for example in locations if example.task is None})
     if not tasks and not any(lines):

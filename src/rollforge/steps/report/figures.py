@@ -26,7 +26,7 @@ BANDS = {
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One chart with all that belongs to it."""
+    """A chart with its caption and table."""
 
     name: str
     heading: str
@@ -37,7 +37,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for a table: 0.498 · 27.35 · 121.6 · 1,234 · – when there is none."""
+    """Format a number for a table: 0.498 · 27.35 · 121.6 · 1,234; a dash for None."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -49,12 +49,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def between(ci: Sequence[float] | None) -> str:
-    """An interval in words."""
+    """Format an interval in words."""
     return f"{number(ci[0])} … {number(ci[1])}" if ci else "–"
 
 
 def coverage(metrics: MetricsFacts) -> str:
-    """What the numbers of a run are over."""
+    """Describe the rollouts behind a run's numbers."""
     counts = metrics.counts
     of = counts.expected or counts.finished + counts.failed
     share = percent(round(metrics.coverage, 4)) if metrics.coverage is not None else "unknown"
@@ -82,5 +82,5 @@ def share_and_interval(part: int, whole: int) -> tuple[str, str]:
 
 
 def slug(text: str) -> str:
-    """The text as part of an element's id."""
+    """The text as a part of an HTML id."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)

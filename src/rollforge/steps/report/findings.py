@@ -1,4 +1,4 @@
-"""The top of a run's report: can the rewards be trusted, what is the data fit for, what to do next, and the evidence."""
+"""Top of a run's report: trust in the rewards, fitness for training, next steps, and evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforge.steps.report.page import command
 from rollforge.text_safety.markup import Html, join, table, tag
 
 TRUST_AREAS = ("verification", "confounds")
-"""Areas of findings that speak about the rewards themselves."""
+"""Areas of findings about the rewards themselves."""
 
 LEVELS = {"error": ("✗ error", "bad"), "warning": ("! warning", "doubt"), "note": ("· note", "soft")}
 VERDICTS = {"ready": ("✓ ready", "good"), "not yet": ("… not yet", "doubt"), "no": ("✗ no", "bad")}
@@ -23,7 +23,7 @@ BY_LEVEL = ("error", "warning", "note")
 
 
 class Trust(Struct, frozen=True):
-    """The answer to the first question, in words."""
+    """Conclusion on whether the rewards can be trusted."""
 
     grade: Literal["good", "doubt", "bad"]
     title: str
@@ -31,7 +31,7 @@ class Trust(Struct, frozen=True):
 
 
 def trust(check: CheckFacts, metrics: MetricsFacts) -> Trust:
-    """Whether the rewards can be trusted, from what the checks found."""
+    """Conclude from the checks whether the rewards can be trusted."""
     judged = metrics.counts.judged
     if not judged:
         return Trust("bad", "No rollout has a reward yet.", "Judge them first: rollforge verify.")
@@ -57,7 +57,7 @@ def _why(findings: Sequence[FindingFacts]) -> str:
 
 
 def top(title: str, subtitle: str, check: CheckFacts, metrics: MetricsFacts, run: str) -> Html:
-    """The head of the page."""
+    """The top section of the page."""
     verdict = trust(check, metrics)
     box = tag("div", tag("strong", verdict.title), verdict.text, css=f"verdict {verdict.grade}")
     return join(
@@ -66,7 +66,7 @@ def top(title: str, subtitle: str, check: CheckFacts, metrics: MetricsFacts, run
 
 
 def recipes(check: CheckFacts) -> Html:
-    """Fitness for each algorithm."""
+    """Fitness for each recipe."""
     items = []
     for name, one in check.recipes.items():
         words, css = VERDICTS[one.verdict]
@@ -82,7 +82,7 @@ def recipes(check: CheckFacts) -> Html:
 
 
 def next_steps(check: CheckFacts, run: str) -> Html:
-    """What to do, most urgent first; ready data needs no more than a prepare."""
+    """Next steps, the most urgent first; for fit data, only a `prepare` command."""
     urgent = [
         finding
         for level in BY_LEVEL[:2]
@@ -110,7 +110,7 @@ def _with_command(step: str) -> Html:
 
 
 def finding_list(check: CheckFacts, exemplars: Exemplars, run: str) -> Html:
-    """Every finding, errors first, with up to five rollouts folded beneath and the command that shows the rest."""
+    """All findings, errors first, each with up to five folded rollouts and a command that shows the rest."""
     ordered = sorted(check.findings, key=lambda finding: BY_LEVEL.index(finding.level))
     if not ordered:
         return tag("p", "The checks found nothing to report.")
@@ -141,5 +141,5 @@ def _evidence(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html | N
 
 
 def manifest_table(facts: Sequence[tuple[str, str]]) -> Html:
-    """How the run was made."""
+    """Table of how the run was made."""
     return table(("setting", "value"), facts, numeric=False)

@@ -1,6 +1,6 @@
-"""What a report is made of: the parts of `metrics`, `check` and `profile` results that it shows.
+"""Input records of reports: the parts of `metrics`, `check` and `profile` results that they show.
 
-The records have the shapes that `--json` prints, which are documented and stable; a report reads no other step's code.
+The records have the format of `--json`, which is documented and stable, so reports do not import other steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FieldFacts(Struct, kw_only=True):
 
 
 class CountFacts(Struct, kw_only=True):
-    """What the numbers are over."""
+    """Counts behind the numbers."""
 
     expected: int | None
     finished: int
@@ -40,7 +40,7 @@ class CountFacts(Struct, kw_only=True):
 
 
 class AtKFacts(Struct, kw_only=True):
-    """A value with its interval over tasks: at k, or a statistic of an evaluation."""
+    """A value with an interval over tasks, at some k or for a statistic of an evaluation."""
 
     value: float | None
     ci: list[float] | None
@@ -64,7 +64,7 @@ class SuccessFacts(Struct, kw_only=True):
 
 
 class ThroughputFacts(Struct, kw_only=True):
-    """Over the time in which anything was in flight."""
+    """Rates over the time with a rollout in flight."""
 
     rollouts_per_s: float | None = None
     tokens_per_s: float | None = None
@@ -72,7 +72,7 @@ class ThroughputFacts(Struct, kw_only=True):
 
 
 class RunCostFacts(Struct, kw_only=True):
-    """What the run cost in US dollars; null where it is not known."""
+    """Cost of the run in US dollars; null if unknown."""
 
     total: float | None = None
     rollouts: float | None = None
@@ -90,7 +90,7 @@ class RunCostFacts(Struct, kw_only=True):
 
 
 class FlagFacts(Struct, kw_only=True):
-    """Something about a dataset that deserves a second look."""
+    """A property of a dataset to review."""
 
     id: str
     text: str
@@ -115,7 +115,7 @@ class MetricsFacts(Struct, kw_only=True):
 
 
 class FindingLocation(Struct, kw_only=True):
-    """A rollout, a task or a stretch that a finding points at."""
+    """A rollout, task or stretch of a finding."""
 
     line: int | None = None
     task: int | None = None
@@ -140,7 +140,7 @@ class FindingFacts(Struct, kw_only=True):
 
 
 class RecipeFacts(Struct, kw_only=True):
-    """Whether the run is fit for one algorithm."""
+    """Fitness of the run for one recipe."""
 
     verdict: Literal["ready", "not yet", "no"]
     reason: str
@@ -207,7 +207,7 @@ class QuestionFacts(Struct, kw_only=True):
 
 
 class ProbeFacts(Struct, kw_only=True):
-    """The outcome of the last probe, as the run's manifest keeps it."""
+    """Outcome of the last probe, from the run's manifest."""
 
     verifier: str
     tasks: int
@@ -233,12 +233,12 @@ Facts = TypeVar("Facts", bound=Struct)
 
 
 def facts_of(result: Any, kind: type[Facts]) -> Facts:
-    """A step's result as the record a report reads, numbers without a value null as in `--json`; the rest is left out."""
+    """Convert a step's result to a report record: undefined numbers become null as in `--json`, and unneeded fields are dropped."""
     return decode_json(msgspec.json.encode(result), kind)
 
 
 class DifferenceFacts(Struct, kw_only=True):
-    """One field of two runs, task by task."""
+    """Paired difference of one field between two runs."""
 
     value: float | None
     against: float | None
@@ -262,7 +262,7 @@ class PairedFacts(Struct, kw_only=True):
 
 
 class SummaryFacts(Struct, kw_only=True):
-    """A number over the rows of a dataset."""
+    """Summary of a number over the rows of a dataset."""
 
     n: int
     mean: float
@@ -292,7 +292,7 @@ class InputFacts(Struct, kw_only=True):
 
 
 class GateFacts(Struct, frozen=True, kw_only=True):
-    """What `check` said before the dataset was made."""
+    """Result of `check` before the dataset was made."""
 
     ran: bool = False
     ok: bool = False
@@ -339,7 +339,7 @@ class EvaluationFacts(Struct, kw_only=True):
 
 
 class BenchDifference(Struct, kw_only=True):
-    """One model against the first, on one task set."""
+    """Difference of one model from the first, on one task set."""
 
     taskset: str
     metric: str
@@ -352,14 +352,14 @@ class BenchDifference(Struct, kw_only=True):
 
 
 class BenchFacts(Struct, kw_only=True):
-    """The `bench.json` of `rollforge bench`; an evaluation is a bench of one model."""
+    """The `bench.json` of `rollforge bench`; an evaluation is represented as a bench of one model."""
 
     models: dict[str, EvaluationFacts]
     differences: list[BenchDifference] = []
 
 
 class LoggedStep(Struct, kw_only=True):
-    """One line of a metrics file: what was logged at a step."""
+    """One line of a metrics file: the metrics logged at a step."""
 
     step: int
     metrics: dict[str, float | None]

@@ -1,4 +1,4 @@
-"""What a run cost, as a part of its report."""
+"""Cost section of a run's report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollforge.text_safety.markup import Html, join, tag
 
 
 def money(cost: RunCostFacts | None) -> Html:
-    """Tiles with the total and its parts, and what is not known."""
+    """Tiles with the total cost, its parts, and unknown costs."""
     if cost is None:
         return tag(
             "p", "No price was given, so the cost is not known: collect with --price IN/OUT.", css="soft"

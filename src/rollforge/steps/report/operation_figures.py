@@ -36,7 +36,7 @@ from rollforge.steps.report.inputs import FlipFacts, MetricsFacts, ProbeFacts, P
 
 
 def length_figure(bins: Sequence[LengthBin], metrics: MetricsFacts, profile: ProfileFacts) -> Figure | None:
-    """Mean reward over the length of the answer."""
+    """Chart: mean reward by answer length."""
     if sum(one.mean is not None for one in bins) < 2:
         return None
     points = [
@@ -75,7 +75,7 @@ def length_figure(bins: Sequence[LengthBin], metrics: MetricsFacts, profile: Pro
 
 
 def time_figures(line: Timeline, stretches: Sequence[MarkedStretch], metrics: MetricsFacts) -> list[Figure]:
-    """Reward, speed, requests in flight and failures over the run's active time."""
+    """Charts over the run's active time: reward, speed, requests in flight, failures."""
     windows = line.windows
     pause = f" {line.pauses} pauses ({clock(line.paused_s)} in all) are cut out." if line.pauses else ""
     judged = sum(one.judged for one in windows)
@@ -162,7 +162,7 @@ def _reward_range(points: Sequence[Point]) -> tuple[float, float]:
 
 
 def failures_figure(metrics: MetricsFacts) -> Figure | None:
-    """Rollouts that never finished, by the class of the failure."""
+    """Chart: rollouts that never finished, by failure class."""
     if not metrics.failures:
         return None
     ordered = sorted(metrics.failures.items(), key=lambda item: (-item[1], item[0]))
@@ -186,7 +186,7 @@ def failures_figure(metrics: MetricsFacts) -> Figure | None:
 
 
 def tokens_figure(tokens: TokenBins, metrics: MetricsFacts, profile: ProfileFacts) -> Figure:
-    """What the answers cost."""
+    """Chart: output tokens of the answers."""
     field = metrics.fields["output_tokens"]
     bars = [
         Bar(label=f"{bin_label(tokens.edges, bin_number)} tokens", count=count, css="fill-3",
@@ -219,7 +219,7 @@ def tokens_figure(tokens: TokenBins, metrics: MetricsFacts, profile: ProfileFact
 
 
 def flips_figure(flips: FlipFacts, metrics: MetricsFacts) -> Figure:
-    """Where two verifiers agree and which way they differ."""
+    """Chart: agreement of two verifiers, and the directions in which they differ."""
     gap = flips.difference
     words = (
         f"mean of {flips.b} − {flips.a} {number(gap.mean)}, 95 % interval {between(gap.ci)}, paired by rollout, clustered by task"
@@ -246,7 +246,7 @@ def flips_figure(flips: FlipFacts, metrics: MetricsFacts) -> Figure:
 
 
 def probe_figure(probe: ProbeFacts, metrics: MetricsFacts) -> Figure | None:
-    """How often the verifier was wrong on answers whose verdict is known."""
+    """Chart: the verifier's error rates on answers with a known verdict."""
     questions = [one for one in probe.questions if one.n]
     if not questions:
         return None

@@ -1,4 +1,4 @@
-"""The document: head, contents, sections. One self-contained file without script and without network."""
+"""The HTML document: head, table of contents, sections. One self-contained file without scripts and network access."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rollforge.steps.report.figures import Figure
 from rollforge.text_safety.markup import Html, join, raw, table, tag
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
-"""The second wall behind escaping: even markup that slipped through could run no script and load nothing."""
+"""Content security policy, a second defence behind escaping: injected markup can run no script and load nothing."""
 
 
 class Section(Struct, frozen=True):
-    """One part of the page, with its place in the contents."""
+    """One section of the page, with its entry in the table of contents."""
 
     name: str
     heading: str
@@ -27,7 +27,7 @@ class Section(Struct, frozen=True):
 
 
 def document(title: str, top: Html, sections: Sequence[Section]) -> bytes:
-    """The whole file."""
+    """The complete HTML file."""
     head = join(
         [
             raw('<meta charset="utf-8">'),
@@ -76,12 +76,12 @@ def figure(one: Figure) -> Html:
 
 
 def figures(many: Sequence[Figure | None]) -> Html:
-    """Charts side by side where the page is wide enough."""
+    """Charts side by side, if the page is wide enough."""
     return tag("div", *(figure(one) for one in many if one is not None), css="figures")
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> Html:
-    """Numbers to see at a glance: (value, what it is)."""
+    """Key numbers as tiles: (value, label)."""
     return tag(
         "div",
         *(tag("div", tag("b", value), tag("span", words), css="tile") for value, words in facts),

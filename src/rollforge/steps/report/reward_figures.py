@@ -30,7 +30,7 @@ from rollforge.steps.report.figures import (
 from rollforge.steps.report.inputs import AtKFacts, MetricsFacts, ProfileFacts
 
 AT_K = (("pass@", "1", "at least one of k"), ("majority@", "3", "majority vote"), ("pass^", "2", "all of k"))
-"""Prefixes drawn over k, the colour of each, and what it means."""
+"""Statistic prefix → its colour and meaning, for curves over k."""
 
 MISSING = "unjudged"
 
@@ -41,11 +41,11 @@ _RATES = {
     "easy": (">= 0.75", "< 1"),
     "always solved": ("= 1",),
 }
-"""Pass rates of the bands, as `profile` draws them."""
+"""Conditions on the pass rate for each difficulty band of `profile`."""
 
 
 def reward_figure(metrics: MetricsFacts) -> Figure | None:
-    """How the rewards are distributed; unjudged rollouts are a column of their own."""
+    """Chart: distribution of rewards, with unjudged rollouts as a separate column."""
     edges, counts = metrics.histogram.edges, metrics.histogram.counts
     if not counts:
         return None
@@ -80,7 +80,7 @@ def reward_figure(metrics: MetricsFacts) -> Figure | None:
 
 
 def at_k_figure(metrics: MetricsFacts) -> Figure | None:
-    """pass@k and its kin over k."""
+    """Chart: pass@k and related statistics over k."""
     series, rows = [], []
     for prefix, css, meaning in AT_K:
         values = sorted(_of_prefix(metrics.at_k, prefix))
@@ -135,7 +135,7 @@ def _tasks_at(metrics: MetricsFacts, k: int) -> str:
 
 
 def difficulty_figure(metrics: MetricsFacts, profile: ProfileFacts, stage: str | None = None) -> Figure:
-    """How many tasks are never, sometimes and always solved; `stage` limits an adaptive run to its first stage."""
+    """Chart: tasks that are never, sometimes and always solved; `stage` limits an adaptive run to its first stage."""
     bars = [
         Bar(
             label=name,
@@ -178,7 +178,7 @@ def difficulty_figure(metrics: MetricsFacts, profile: ProfileFacts, stage: str |
 
 
 def _of_band(name: str, threshold: float, stage: str | None) -> str:
-    """The condition for rollouts of tasks in a difficulty band."""
+    """SQL condition for rollouts of tasks in a difficulty band."""
     rate = f"avg(CASE WHEN reward >= {threshold!r} THEN 1.0 WHEN reward IS NOT NULL THEN 0.0 END)"
     limited = f" WHERE {stage}" if stage else ""
     held = " AND ".join(f"{rate} {limit}" for limit in _RATES[name])
@@ -186,7 +186,7 @@ def _of_band(name: str, threshold: float, stage: str | None) -> str:
 
 
 def signal_figure(metrics: MetricsFacts, profile: ProfileFacts) -> Figure | None:
-    """Which k would give groups with unequal rewards."""
+    """Chart: share of groups with unequal rewards, by k."""
     yields = [one for one in profile.group_yield if one.value is not None]
     if len(yields) < 2:
         return None
@@ -225,7 +225,7 @@ def signal_figure(metrics: MetricsFacts, profile: ProfileFacts) -> Figure | None
 
 
 def _around(share: float | None, tasks: int) -> str:
-    """An interval for a mean over tasks of chances between 0 and 1: no wider than if each were a yes or no."""
+    """Interval for a mean over tasks of probabilities; never wider than for yes/no values."""
     if share is None or not tasks:
         return "–"
     low, high = intervals.wilson(share, tasks, intervals.normal_quantile(0.975))
@@ -233,7 +233,7 @@ def _around(share: float | None, tasks: int) -> str:
 
 
 def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
-    """Tasks × samples, hardest task first."""
+    """Chart: tasks × samples, hardest task first."""
     some = (
         f"{count_of(len(strip.shown), 'task')} evenly spaced among {strip.of:,}"
         if strip.of > len(strip.shown)

@@ -43,7 +43,7 @@ from rollforge.text_safety.markup import Html, join, table, tag
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
-    """A dataset that was made from the run."""
+    """A dataset made from the run."""
 
     path: str
     recipe: str
@@ -53,17 +53,17 @@ class DatasetFacts(Struct, frozen=True, kw_only=True):
 
 
 class RunInputs(Struct, frozen=True, kw_only=True):
-    """Everything a run's report shows beside the index."""
+    """Report data of a run besides its index."""
 
     run: str
-    """How commands name the run."""
+    """Name of the run in commands."""
     metrics: MetricsFacts
     check: CheckFacts
     profile: ProfileFacts
     bins: RunBins
     flips: Sequence[FlipFacts] = ()
     probe: ProbeFacts | None = None
-    """What probing the verifier showed; None when it never was, or in another version."""
+    """Result of probing the verifier; None if it was never probed in this version."""
     manifest: Sequence[tuple[str, str]] = ()
     datasets: Sequence[DatasetFacts] = ()
     model: str | None = None
@@ -71,7 +71,7 @@ class RunInputs(Struct, frozen=True, kw_only=True):
 
 
 class FigureSection(Struct, frozen=True, kw_only=True):
-    """Charts that belong together."""
+    """A group of related charts."""
 
     name: str
     heading: str
@@ -79,7 +79,7 @@ class FigureSection(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """A report as data, for the viewer: verdict, findings and charts."""
+    """A report as data for the viewer: verdict, findings and charts."""
 
     subtitle: str
     trust: Trust
@@ -90,7 +90,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 
 def run_figures(index: Index, inputs: RunInputs) -> Overview:
-    """The verdict, findings and charts of a run's report, as data."""
+    """Verdict, findings and charts of a run's report, as data."""
     sections = (
         ("rewards", "Rewards", _reward_charts(inputs)),
         ("tasks", "Tasks", _task_charts(index, inputs)),
@@ -154,7 +154,7 @@ def _rewards(inputs: RunInputs) -> Html:
 
 
 def _stage_note(inputs: RunInputs) -> Html:
-    """What adaptive sampling means for the numbers; nothing for a uniform run."""
+    """Note on the effect of adaptive sampling; empty for a uniform run."""
     texts = [flag.text for flag in inputs.metrics.flags if flag.id in ("adaptive-run", "adaptive-biased")]
     return join([tag("p", text, css="soft") for text in texts])
 
@@ -207,7 +207,7 @@ def _time_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
 
 
 def _stretches(index: Index, line: Timeline, check: CheckFacts) -> list[MarkedStretch]:
-    """The parts of the run that findings mark, in active time."""
+    """Parts of the run marked by findings, in active time."""
     stretches = []
     for finding in check.findings:
         for example in finding.where:

@@ -1,8 +1,8 @@
-"""The statistics that NeMo Gym's collector asks a resources server for at the end: per task, per repeat, and over all rollouts.
+"""Statistics that NeMo Gym's collector requests from a resources server at the end: per task, per repeat, and over all rollouts.
 
-Names and rules are theirs: `mean/reward`, `std` with n−1 and 0 for a single rollout, usage beside the verifier's numbers. Only
-numbers of the verdict count, not those of the task row. A masked row, or one that declares a failed judge, has no reward here,
-whatever number it carries.
+Names and rules are NeMo Gym's: `mean/reward`, `std` with n−1 and 0 for a single rollout, usage beside the verifier's numbers.
+Only numbers of the verdict count, not those of the task row. A masked row, or a row that declares a failed judge, counts as
+unrewarded, whatever number it contains.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rollforge.statistics import stats
 from rollforge.statistics.intervals import t_quantile
 
 VERDICT_FIELDS_KEY = "_rf_verdict_fields"
-"""Names of the fields that the verdict added to the row; our `/verify` writes it, their collector passes it on."""
+"""Key with the names of the verdict's fields in the row; our `/verify` writes it and their collector passes it on."""
 MASK_KEY: Final = "mask_sample"
-"""Set to true, it says that a row's reward is no measurement."""
+"""Key that, if true, marks a row's reward as no measurement."""
 
 NumberRow = dict[str, float]
 
 
 class RolloutInfoJson(TypedDict, total=False):
-    """One rollout of a group, beside its numbers."""
+    """One rollout of a group, without its numbers."""
 
     rollout_id: str
     _ng_task_index: int
@@ -35,13 +35,13 @@ class RolloutInfoJson(TypedDict, total=False):
 
 
 class GroupSampleJson(TypedDict):
-    """A group's row, as far as it is repeated."""
+    """The repeated fields of a group's row."""
 
     agent_ref: AgentRefJson | None
 
 
 class GroupJson(TypedDict, total=False):
-    """The statistics of one task, beside its numbers."""
+    """Statistics of one task, without the numbers."""
 
     _ng_task_index: int
     sample: GroupSampleJson
@@ -53,7 +53,7 @@ class GroupJson(TypedDict, total=False):
 
 
 class RepeatJson(TypedDict, total=False):
-    """The statistics of one rollout index of an agent, beside its numbers."""
+    """Statistics of one rollout index of an agent, without the numbers."""
 
     agent_ref: AgentRefJson
     _ng_rollout_index: int
@@ -71,7 +71,7 @@ class AggregateJson(TypedDict):
 
 
 class _JudgedRow(NamedTuple):
-    """What the statistics need of one row."""
+    """The facts of one row that the statistics need."""
 
     task: int
     rollout: int
@@ -84,7 +84,7 @@ class _JudgedRow(NamedTuple):
 
 
 def aggregate(rows: list[RowJson]) -> AggregateJson:
-    """The answer to `/aggregate_metrics`."""
+    """Compute the answer to `/aggregate_metrics`."""
     judged = [_read(row) for row in rows if not row.get(FAILURE_KEY) and not row.get(MASK_KEY)]
     masked = len(rows) - len(judged)
     group_by_task: dict[int, list[_JudgedRow]] = {}
@@ -130,12 +130,12 @@ def _info(task: int, row: _JudgedRow) -> RolloutInfoJson:
 
 
 def _with_numbers(fields: Shape, numbers: NumberRow) -> Shape:
-    """The fields with one more per metric."""
+    """The fields, extended by one per metric."""
     return cast("Shape", {**fields, **numbers})
 
 
 def _repeats(rows: list[_JudgedRow]) -> list[RepeatJson]:
-    """Statistics over all tasks for each rollout index of an agent, where there are at least two."""
+    """Statistics over all tasks for each rollout index of an agent, if there are at least two."""
     repeats: list[RepeatJson] = []
     by_agent: dict[str, list[_JudgedRow]] = {}
     for row in rows:
@@ -162,7 +162,7 @@ def _index(row: RowJson, key: str) -> int:
 
 
 def _numbers(row: RowJson) -> NumberRow:
-    """The verdict's numbers, then those of the usage. A row without a list of verdict fields counts with all its numbers."""
+    """Numbers of verdict and usage. A row without a list of verdict fields counts with all its numbers."""
     response = row.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
     fields = row.get(VERDICT_FIELDS_KEY)

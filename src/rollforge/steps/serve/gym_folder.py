@@ -1,7 +1,7 @@
-"""Writes the folder by which NeMo Gym 0.7 starts one of our verifiers as a resources server.
+"""Writes a folder with which NeMo Gym 0.7 starts one of our verifiers as a resources server.
 
-NeMo Gym starts `resources_servers/NAME/app.py` itself and gives it a host and a port; a host and port that somebody else listens on
-are refused there. The `app.py` written here starts `rollforge serve-verifier` on the port it is given.
+NeMo Gym starts `resources_servers/NAME/app.py` itself with a host and a port, and refuses ports that are in use. The written
+`app.py` starts `rollforge serve-verifier` on that port.
 """
 
 from __future__ import annotations

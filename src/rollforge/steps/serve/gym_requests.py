@@ -1,4 +1,4 @@
-"""Reads the requests of NeMo Gym's clients, and refuses wrong ones in the shape of their framework's errors."""
+"""Parses requests of NeMo Gym's clients; invalid ones are refused in FastAPI's error format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollforge.store.reading import UNREADABLE
 
 
 class ProblemJson(TypedDict):
-    """One problem of a body, as FastAPI lists it."""
+    """One problem of a body, in FastAPI's format."""
 
     type: str
     loc: list[str | int]
@@ -19,13 +19,13 @@ class ProblemJson(TypedDict):
 
 
 class VerifyBodyJson(RowJson, total=False):
-    """A row with a response, or rows that were judged."""
+    """A task row with a response, or rows with verdicts."""
 
     verify_responses: list[RowJson]
 
 
 class Unprocessable(Exception):
-    """The body does not fit: HTTP 422 with a `detail` list, one entry per problem."""
+    """An invalid body: HTTP 422 with a `detail` list, one entry per problem."""
 
     def __init__(self, problems: list[ProblemJson]) -> None:
         super().__init__("; ".join(f"{problem['loc']}: {problem['msg']}" for problem in problems))

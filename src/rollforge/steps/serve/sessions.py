@@ -1,6 +1,6 @@
 """A signed session cookie, set on every answer, as NeMo Gym's servers do.
 
-The server keeps no state under it: a verdict depends on the request alone. Their clients expect the cookie and pass it on.
+The server stores no session state, since a verdict depends only on the request; but NeMo Gym's clients expect the cookie.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_AGE_S = 14 * 24 * 3600
 
 
 class Sessions:
-    """Signs and reads cookies; the secret lives as long as the process."""
+    """Signs and verifies cookies; the secret lasts as long as the process."""
 
     def __init__(self, verifier: str) -> None:
         self.cookie = f"RollforgeVerifier___{re.sub(r'[^A-Za-z0-9_]+', '_', verifier)}"
         self._secret = secrets.token_bytes(32)
 
     def of(self, request: web.Request) -> str:
-        """The request's session, or a new one when it brings none that we signed."""
+        """The request's session, or a new one if its cookie has no valid signature."""
         data, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
         if data and hmac.compare_digest(self._sign(data), signature):
             try:
@@ -39,7 +39,7 @@ class Sessions:
         return str(uuid.uuid4())
 
     def send(self, session: str, answer: web.StreamResponse) -> None:
-        """Put the cookie on an answer."""
+        """Set the cookie on an answer."""
         data = base64.urlsafe_b64encode(to_json({"session_id": session})).decode()
         answer.set_cookie(
             self.cookie,

@@ -1,7 +1,7 @@
 """One verifier over HTTP as a NeMo Gym resources server: seed, verify, aggregate, reverify mode.
 
-A verifier that failed or could not judge is answered with status 200, `mask_sample: true` and the failure's kind and reason, beside
-the reward 0.0 that their schema demands: their collector then keeps the row out of the results, while a 500 would end the whole
+After a verifier failure, or a verdict without reward, the answer has status 200, `mask_sample: true`, the failure's kind and
+reason, and the reward 0.0 that NeMo Gym's schema requires. NeMo Gym's collector then excludes the row; a 500 would end the whole
 collection. `web_guard` refuses requests from web pages; beyond loopback a token is required.
 """
 
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BODY_LIMIT = 64 << 20
-"""Bytes of one request, decompressed."""
+"""Size limit of a request after decompression, in bytes."""
 AGGREGATE_LIMIT = 4 << 30
-"""`/aggregate_metrics` gets all rows of a run in one body."""
+"""Size limit for `/aggregate_metrics`, which gets all rows of a run in one body."""
 JUDGE_FAILED: Final = "judge_failed"
 """NeMo Gym's name for this kind of failure."""
 JUDGE_ERROR_KEY: Final = "_ng_failure_judge_error"
 ROLLOUT_PREFIX = "/ng-rollout/{rollout_id}"
-"""With observability on, their clients put this before every path."""
+"""Path prefix that NeMo Gym's clients add when observability is on."""
 
 
 class VerifierServer:
-    """One verifier at one address. Use as an async context manager."""
+    """Serves one verifier at one address; an async context manager."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class VerifierServer:
         """Prepare to serve.
 
         Args:
-            token: Required of every request when given; beyond loopback it must be.
+            token: If given, required in every request; mandatory beyond loopback.
         """
         if token is None and not is_loopback(host):
             raise UsageError(
@@ -114,7 +114,7 @@ class VerifierServer:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Shape errors as their framework does, and set the session cookie on every answer."""
+        """Answer errors in FastAPI's format, and set the session cookie on every answer."""
         session = self._sessions.of(request)
         answer: web.StreamResponse
         try:

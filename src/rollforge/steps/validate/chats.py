@@ -10,11 +10,11 @@ from rollforge.steps.validate.validation_records import RowFault, is_json, kind_
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 ASKING = ("human", "user", "observation", "tool", "tool_response")
 ANSWERING = ("gpt", "assistant", "model", "function_call", "tool_call")
-"""Who may speak in turns, as LLaMA-Factory and the readers of its form name them."""
+"""Names of the answering role in turns, as in LLaMA-Factory and compatible readers."""
 
 
 def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[RowFault]:
-    """A conversation, which ends with the assistant if it `must_answer`."""
+    """Check a conversation; it must end with the assistant if it `must_answer`."""
     if not isinstance(messages, list) or not messages:
         got = kind_of(messages) if messages else "nothing"
         yield RowFault(path, f"expected a list of messages, got {got}", _MESSAGE)
@@ -40,7 +40,7 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Ro
 
 
 def _check_message(message: Mapping[str, object], path: str, *, has_calls: bool) -> Iterator[RowFault]:
-    """One message; `has_calls` tells whether any of its conversation makes a call, or all are written as text."""
+    """Check one message; `has_calls` says whether any message of its conversation has calls as a field."""
     role = message.get("role", message.get("from"))
     if role not in CHAT_ROLES and "from" not in message:
         yield RowFault(
@@ -98,7 +98,7 @@ _CALL = 'a call is {"type": "function", "function": {"name": â€¦, "arguments": â
 
 
 def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Iterator[RowFault]:
-    """Turns alternate, beginning with the one who asks; a system message may come first."""
+    """Check that turns alternate, starting with the asking side; a system message may come first."""
     speakers = [message.get("from") if isinstance(message, dict) else None for message in messages]
     first = 1 if speakers[0] == "system" else 0
     is_answering = path in _ANSWERS and speakers[first:] != [] and speakers[first] in ANSWERING
@@ -122,4 +122,4 @@ def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Ite
 
 _TURNS = "LLaMA-Factory drops the row: human or observation asks, gpt or function_call answers, in turn"
 _ANSWERS = ("completion", "chosen", "rejected")
-"""These may begin with the answer."""
+"""Roles that may begin with the answer."""

@@ -15,21 +15,21 @@ from rollforge.store.files import file_stem
 
 
 class Copies(NamedTuple):
-    """Where the lines of one file go."""
+    """Paths of the output files of one input file."""
 
     clean: Path
     rejects: Path
 
 
 def copies_of(path: Path, out: str | None) -> Copies:
-    """The two files that are made of this one."""
+    """Output paths for an input file."""
     folder = Path(out) if out else path.parent
     stem = file_stem(path)
     return Copies(folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl")
 
 
 def refuse_overwriting(paths: Sequence[Path], out: str | None) -> None:
-    """Stop before anything is written when a copy would take the place of another copy, or of a file that is read."""
+    """Refuse, before anything is written, if an output would overwrite another output or an input."""
     taken = {path.resolve(): path for path in paths}
     maker_by_copy: dict[Path, Path] = {}
     for path in paths:

@@ -20,16 +20,16 @@ DATASET_KEYS = (
 ANSWERS = (
     "messages", "conversations", "completion", "chosen", "rejected", "completions", "output", "rollout", "text", "steps",
 )  # fmt: skip
-"""A row with none of these only asks: it is as good a task as it is a row of a prompt set."""
+"""Keys of answers; a row with none of these is a prompt only, and valid as a task or as a row of a prompt set."""
 
 SIDES = (
     "instruction", "context", "input", "prompt", "completion", "chosen", "rejected", "rollout", "text",
 )  # fmt: skip
-"""What is a text or a list of messages."""
+"""Keys whose value is a text or a list of messages."""
 
 
 def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
-    """All faults of a trainer's row."""
+    """Check a trainer's row."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):
         if key in row:
@@ -55,7 +55,7 @@ def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
 
 
 def _check_steps(steps: object) -> Iterator[RowFault]:
-    """The steps of an ATIF trajectory: numbered from 1, each with a source and a message."""
+    """Check the steps of an ATIF trajectory: numbered from 1, each with a source and a message."""
     hint = 'steps are [{"step_id": 1, "source": "user", "message": "…"}, …]'
     if not isinstance(steps, list) or not steps:
         yield RowFault("steps", f"expected a list of steps, got {kind_of(steps)}", hint)
@@ -71,7 +71,7 @@ def _check_steps(steps: object) -> Iterator[RowFault]:
 
 
 def _check_tools(tools: object) -> Iterator[RowFault]:
-    """Tools as a list, or as a text that holds one: empty for none."""
+    """Parse tools from a list, or from a text that contains one; an empty text means none."""
     if isinstance(tools, str) and tools:
         if not is_json(tools):
             yield RowFault("tools", f"is not JSON: {shown(tools)}", "write the list of tools as JSON text")
@@ -85,7 +85,7 @@ def _check_tools(tools: object) -> Iterator[RowFault]:
 
 
 def _check_side(value: object, key: str) -> Iterator[RowFault]:
-    """A prompt or an answer: a text, messages, one message, or a whole rollout."""
+    """Check a prompt or an answer: text, messages, one message, or a whole rollout."""
     if isinstance(value, list):
         yield from check_chat(value, key, must_answer=key not in ("prompt", "context", "input"))
     elif isinstance(value, dict) and PARAMS_KEY in value:
@@ -104,7 +104,7 @@ _PAIR = "give two different answers to one prompt, or leave the row out"
 
 
 def _check_ranked(completions: object) -> Iterator[RowFault]:
-    """Two answers to one context, ordered by rank."""
+    """Check two answers to one context, ordered by rank."""
     sides = [side for side in completions if isinstance(side, dict)] if isinstance(completions, list) else []
     if len(sides) != 2:
         yield RowFault("completions", "expected two, each with a rank and a completion", _PAIR)

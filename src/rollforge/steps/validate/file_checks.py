@@ -1,6 +1,7 @@
 """Validates files: checks each row, compares rows with each other, and files with each other.
 
-Rows are read one at a time; only hashes are remembered. `--fix` reads the file a second time and copies the good lines unchanged.
+Rows are read one at a time; only hashes are kept in memory. `--fix` reads the file a second time and copies the good lines
+unchanged.
 """
 
 from __future__ import annotations
@@ -37,32 +38,32 @@ from rollforge.store.find import near_run, runs_in
 from rollforge.tasks import BadRow, FieldMap, HubSplit, PromptTemplate, is_hub_name, open_tasks
 
 LISTED = 1000
-"""Problems of one file that are listed in any case."""
+"""Number of problems per file that are always listed."""
 LISTED_KINDS = 100
-"""Those beyond them that say something new."""
+"""Number of further problems that are listed if they are of a new kind."""
 _DIGITS = re.compile(r"\d+")
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class ValidateOptions(Struct, frozen=True, kw_only=True):
-    """How files are validated."""
+    """Options of a validation."""
 
     needs: Sequence[str] = ()
-    """Fields every task must have, because the chosen verifier reads them."""
+    """Task fields that every task must have, because the selected verifier reads them."""
     fix: bool = False
     """Write a clean copy and a file of rejects."""
     out: str | None = None
-    """The folder for them; by default beside the file."""
+    """Folder for these files; by default beside the input."""
     prompt_template: PromptTemplate | None = None
-    """Makes the prompt of every task row, as `collect --prompt-template` does."""
+    """Template for the prompt of every task row, as in `collect --prompt-template`."""
     part: HubSplit = HubSplit()
     """Split and config of datasets on the Hub."""
     mapping: FieldMap | None = None
-    """Makes fields of every task row from a dataset's own, as `collect --map` does."""
+    """Mapping of dataset fields to task fields, as in `collect --map`."""
 
 
 def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None = None) -> ValidationReport:
-    """The report on all files."""
+    """Validate all files; returns the report."""
     options = options or ValidateOptions()
     named = list(_named_files(paths, options.part))
     inputs = [path for _, path in named]
@@ -90,7 +91,7 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
 
 
 def _named_files(paths: Sequence[str | Path], part: HubSplit) -> Iterator[tuple[str, Path]]:
-    """What messages call each file, and where it is; a dataset on the Hub has several."""
+    """Display name and path of each file; a dataset on the Hub has several."""
     for path in paths:
         part.refuse_elsewhere(str(path))
         if is_hub_name(str(path)):
@@ -102,7 +103,7 @@ def _named_files(paths: Sequence[str | Path], part: HubSplit) -> Iterator[tuple[
 
 
 class _File:
-    """One file being validated."""
+    """State of one file under validation."""
 
     def __init__(self, path: Path, options: ValidateOptions, name: str) -> None:
         self.path = path
@@ -116,7 +117,7 @@ class _File:
         self._warnings: list[LineFault] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
-        """Faults by line, for lines that the clean copy leaves out."""
+        """Faults by line, for lines omitted from the clean copy."""
         self._same_rows = Repeats()
         self._same_rollouts = Repeats(stays="last")
         self._lines_by_claim: dict[FileKind, array[int]] = {}
@@ -124,7 +125,7 @@ class _File:
         self._metrics = FileMetrics()
 
     def add(self, line: int, fault: RowFault, *, is_repeat: bool = False) -> None:
-        """Record a fault. A line that only repeats another may still be the one that stays."""
+        """Record a fault. A line that only duplicates another may still be the one to keep."""
         problem = LineFault(line=line, path=fault.path, text=fault.text, hint=fault.hint, level=fault.level)
         if fault.level == "warning":
             if len(self._warnings) < LISTED:
@@ -137,7 +138,7 @@ class _File:
         self._list(problem)
 
     def _list(self, problem: LineFault) -> None:
-        """Keep the first problems, and later ones only of a new kind: a common fault must not hide a rare one."""
+        """List the first problems, and later ones only of a new kind, so that a common fault does not hide a rare one."""
         if len(self._bad) >= LISTED + LISTED_KINDS:
             return
         kind = _DIGITS.sub("#", f"{problem.path}: {problem.text}")
@@ -159,7 +160,7 @@ class _File:
                 self._rows += 1
                 try:
                     self._check(number, row)
-                except RecursionError:  # it could just be read: what looks at it goes some calls deeper
+                except RecursionError:  # barely readable: checking it recurses some calls deeper
                     self.add(number, RowFault("", "nested too deeply", "write the deep part as text"))
         if not self._rows and not self.errors:
             self.add(1, RowFault("", "the file has no rows", "was it written to its end?"))
@@ -168,7 +169,7 @@ class _File:
 
     @property
     def kind(self) -> FileKind:
-        """What most rows claim to be."""
+        """The kind of most rows."""
         claims = self._lines_by_claim
         return max(claims, key=lambda kind: len(claims[kind]), default="empty")
 
@@ -221,7 +222,7 @@ class _File:
             self._kinds.setdefault(name, {}).setdefault(kind, array("L")).append(line)
 
     def _find_strangers(self) -> None:
-        """Rows of another kind than most: known only at the end, as the first row may be the wrong one."""
+        """Find rows of another kind than most; possible only at the end, since even the first row may be the wrong one."""
         usual = self.kind
         for kind, lines in self._lines_by_claim.items():
             for line in lines if kind != usual else ():
@@ -229,7 +230,7 @@ class _File:
                 self.add(line, RowFault("", text, "keep one kind of row per file"))
 
     def _find_mixed_types(self) -> None:
-        """A field that is of one type in most rows and of another in some: the few are wrong."""
+        """Find fields with one type in most rows and another in some; the minority counts as wrong."""
         # A verifier may well take a text or a list; a dataset's column has one type.
         level: Level = "error" if self.kind == "dataset" else "warning"
         for name, lines_by_kind in self._kinds.items():
@@ -243,7 +244,7 @@ class _File:
                         self.add(line, RowFault(name, text, "one field has one type", level))
 
     def report(self) -> FileReport:
-        """The report; writes the clean copy when asked to."""
+        """Make the report; writes the clean copy if requested."""
         report = FileReport(
             path=self._name, kind=self.kind, rows=self._rows, errors=self.errors, bad_lines=len(self._bad_lines),
             bad=sorted(self._bad, key=lambda problem: problem.line), warnings=self._warnings, metrics=self._metrics.record(),
@@ -271,14 +272,14 @@ class _File:
 def _digest(row: Mapping[str, object]) -> bytes:
     """Hash of a row's content, independent of the task's number and the order of keys.
 
-    The number of the rollout counts: NeMo Gym's materialized inputs have a line for each.
+    The rollout number is included, because NeMo Gym's materialized inputs have a line for each rollout.
     """
     content = {key: value for key, value in row.items() if key != TASK_KEY}
     return hashlib.sha256(_canonical(content)).digest()[:12]
 
 
 def _find_shared_prompts(checks: list[_File]) -> None:
-    """Find prompts that are in two files: test data must not be training data."""
+    """Find prompts that occur in two files, because test data must not be training data."""
     seen: dict[Hashable, tuple[_File, int]] = {}
     for check in checks:
         for prompt, line in check.prompts.first_by_key.items():

@@ -25,14 +25,14 @@ class NumberSummary(Struct, frozen=True, kw_only=True):
 
 
 class TextSummary(Struct, frozen=True, kw_only=True):
-    """How many texts a field has, and how many different ones."""
+    """Number of texts of a field, and of distinct ones."""
 
     total_count: int
     unique_count: int
 
 
 class FileSummary(Struct, frozen=True, kw_only=True):
-    """Counts over a file; words are white-space separated words of the parameters written as JSON, a proxy for tokens."""
+    """Counts over a file. Words are white-space separated words of the parameters as JSON, a proxy for tokens."""
 
     examples: int
     tools: NumberSummary
@@ -43,7 +43,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
 
 
 class Running:
-    """Count, mean, least, greatest and sample std of numbers as they come (Welford)."""
+    """Running count, mean, minimum, maximum and sample standard deviation (Welford)."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -67,7 +67,7 @@ class Running:
 
 
 class Distinct:
-    """How many texts, and how many different ones."""
+    """Counts texts and distinct texts."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -83,7 +83,7 @@ class Distinct:
 
 
 class FileMetrics:
-    """The metrics of one file, row by row."""
+    """Running metrics of one file."""
 
     def __init__(self) -> None:
         self._examples = 0
@@ -92,7 +92,7 @@ class FileMetrics:
         self._texts: dict[str, Distinct] = {}
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Count one good row."""
+        """Add one valid row."""
         self._examples += 1
         params = _params_of(row)
         conversation_fields = (
@@ -132,11 +132,11 @@ class FileMetrics:
 
 _ASKED = ("input", "messages", "conversations", "context", "prompt", "instruction")
 _ANSWERED = ("completion", "completions", "chosen", "rejected", "output", "text")
-"""Where a row for a trainer has its text, of which the first kind holds the user's turns."""
+"""Keys with the text of a trainer's row; those of the first kind contain the user's turns."""
 
 
 def _params_of(row: Mapping[str, object]) -> JsonObject | None:
-    """The request: the row's own, or that of the rollout inside it."""
+    """The request of a row, or of the rollout inside it."""
     for holder in (row, row.get("rollout"), row.get("chosen")):
         params = holder.get(PARAMS_KEY) if isinstance(holder, dict) else None
         if isinstance(params, dict):
@@ -154,7 +154,7 @@ def _user_turns(prompt: object) -> int:
 
 
 def _tools_in(tools: object) -> int:
-    """How many tools, in a list or in a text that holds one."""
+    """Number of tools, in a list or in a text that contains one."""
     if isinstance(tools, str) and tools:
         tools = json.loads(tools)
     return len(tools) if isinstance(tools, list) else 0

@@ -1,7 +1,7 @@
 """Checks the items that prompts and responses consist of.
 
-It is stricter than NeMo Gym's own schema where that has a hole: an item with a wrong role, without content, a chat `tool` message
-or `{}` passes there as an `mcp_list_tools` item, and is sent as one.
+It is stricter than NeMo Gym's own schema, which has a gap: an item with a wrong role, without content, a chat `tool` message or
+`{}` passes there as an `mcp_list_tools` item, and is sent as one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MADE_ELSEWHERE = (
 
 
 def check_input(value: object, path: str) -> Iterator[RowFault]:
-    """The prompt: a text or a list of items."""
+    """Check the prompt: a text or a list of items."""
     if isinstance(value, str):
         if not value.strip():
             yield RowFault(path, "the prompt is empty", MADE_ELSEWHERE, "warning")
@@ -45,9 +45,9 @@ def check_input(value: object, path: str) -> Iterator[RowFault]:
 
 
 def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[RowFault]:
-    """One item of a prompt or of a response.
+    """Check one item of a prompt or response.
 
-    `odd` is how bad it is when a model or its server wrote something of a wrong form: in a response, that is what happened.
+    `odd` is the severity of malformed content that a model or its server wrote, which in a response is merely recorded fact.
     """
     if not isinstance(item, dict):
         yield RowFault(path, f"expected an object, got {kind_of(item)}", _ITEM)
@@ -89,7 +89,7 @@ def _check_call(item: Mapping[str, object], path: str, odd: Level) -> Iterator[R
 
 
 def _check_output(output: object, path: str) -> Iterator[RowFault]:
-    """What a tool answered: a text, or parts of one."""
+    """Check a tool's output: text, or parts."""
     if isinstance(output, list):
         yield from _check_parts(output, path, "warning")
     elif not isinstance(output, str):
@@ -112,7 +112,7 @@ def _check_reasoning(item: Mapping[str, object], path: str) -> Iterator[RowFault
 
 
 def _check_listing(item: Mapping[str, object], path: str) -> Iterator[RowFault]:
-    """The tools of an MCP server. As any item passes for one in NeMo Gym, it has to show that it is meant as one."""
+    """Check a tool list of an MCP server. NeMo Gym accepts any item as one, so it must be recognisable as intended."""
     yield from _need(item, path, {"server_label": str})
     if not isinstance(item.get("tools"), list):
         got = "missing" if item.get("tools") is None else f"got {kind_of(item['tools'])}"
@@ -170,7 +170,7 @@ def _check_parts(parts: list[object], path: str, odd: Level) -> Iterator[RowFaul
 
 
 _TEXT_OF = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
-"""Text parts, and the key of their text."""
+"""Types of text parts → the key of their text."""
 
 
 def _check_part(part: Mapping[str, object], path: str) -> Iterator[RowFault]:
@@ -194,7 +194,7 @@ def _check_part(part: Mapping[str, object], path: str) -> Iterator[RowFault]:
 
 
 def _check_speaker(parts: list[object], path: str, role: str, odd: Level) -> Iterator[RowFault]:
-    """What only the assistant can say."""
+    """Check content that only the assistant may have."""
     for number, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("output_text", "refusal"):
@@ -203,7 +203,7 @@ def _check_speaker(parts: list[object], path: str, role: str, odd: Level) -> Ite
 
 
 def _check_calls(items: list[object], path: str) -> Iterator[RowFault]:
-    """Every tool output must answer an earlier call."""
+    """Check that every tool output answers an earlier call."""
     called: set[str] = set()
     for number, item in enumerate(items):
         call_id = item.get("call_id") if isinstance(item, dict) else None

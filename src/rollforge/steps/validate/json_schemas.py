@@ -1,6 +1,6 @@
 """Checks the JSON schema of a tool's parameters: known types and existing names, at any depth.
 
-It does not check a schema against its meta-schema; it finds what makes a tool impossible to call as intended.
+It is no meta-schema validation; it finds faults that make a tool impossible to call as intended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REQUIRED = 'like ["city"]'
 def check_schema(
     schema: object, path: str, *, is_top: bool = False, is_part: bool = False
 ) -> Iterator[RowFault]:
-    """All faults of a schema and its subschemas; a subschema may refer to properties that the outer one defines."""
+    """Check a schema and its subschemas; a subschema may refer to properties of the outer one."""
     if not isinstance(schema, dict):
         yield RowFault(path, f"expected a JSON schema, got {kind_of(schema)}", _SCHEMA)
         return
@@ -45,7 +45,7 @@ def check_schema(
 
 
 def _given(schema: Mapping[str, object], key: str, default: object) -> object:
-    """The value of a key; null is none, which Parquet writes where only other schemas have the key."""
+    """The value of a key; null counts as absent, because Parquet adds nulls for keys of other rows' schemas."""
     value = schema.get(key)
     return default if value is None else value
 
@@ -84,7 +84,7 @@ def _check_required(
 
 
 def _check_inner(schema: Mapping[str, object], path: str) -> Iterator[RowFault]:
-    """The schemas inside this one; `true` and `false` are schemas too."""
+    """Check the schemas inside this one; `true` and `false` are schemas too."""
     for key in _LISTS:
         choices = schema.get(key)
         if choices is not None and not isinstance(choices, list):

@@ -16,7 +16,7 @@ _TOKENS = "take them from one call of the model, or leave all three out"
 
 
 def check_rollout(row: Mapping[str, object]) -> Iterator[RowFault]:
-    """Everything wrong with the outcome of a rollout."""
+    """Check the outcome of a rollout."""
     if "response" not in row and "invocations" in row:
         return  # a trajectory of several agents; NeMo Gym's environment server checks its own
     reward = row.get("reward")
@@ -49,7 +49,7 @@ def check_rollout(row: Mapping[str, object]) -> Iterator[RowFault]:
 
 
 def _items(output: list[object], path: str) -> Iterator[tuple[str, object]]:
-    """Every item with its path; some agents write a list of items per turn."""
+    """Every item with its path, flattening lists per turn."""
     for number, item in enumerate(output):
         item_path = f"{path}[{number}]"
         if isinstance(item, list):
@@ -59,7 +59,7 @@ def _items(output: list[object], path: str) -> Iterator[tuple[str, object]]:
 
 
 def _check_tokens(item: Mapping[str, object], path: str) -> Iterator[RowFault]:
-    """Token ids come all three together, and as many log probabilities as tokens."""
+    """Check that the three token fields occur together, with one log-probability per token."""
     there = [name for name in TOKEN_FIELDS if item.get(name) is not None]
     if there and len(there) < len(TOKEN_FIELDS):
         missing = ", ".join(name for name in TOKEN_FIELDS if name not in there)

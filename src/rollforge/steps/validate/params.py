@@ -1,4 +1,4 @@
-"""Checks `responses_create_params`: keys and values; items and tools have modules of their own."""
+"""Checks keys and values of `responses_create_params`; items and tools are checked in separate modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARAMS = (
 
 
 def check_params(params: object, path: str) -> Iterator[RowFault]:
-    """Everything wrong with the parameters of a request."""
+    """Check the parameters of a request."""
     if not isinstance(params, dict):
         yield RowFault(path, f"expected an object, got {kind_of(params)}", 'like {"input": "…"}')
         return

@@ -1,4 +1,4 @@
-"""The prompt of a row in any format, and the split a file belongs to: no prompt may be in two splits."""
+"""The prompt of a row in any format, and the split of a file: no prompt may be in two splits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLE_BY_SPEAKER = {
 
 
 def is_one_split(path: Path, other: Path) -> bool:
-    """Whether two files are shards of one split: their names differ in nothing but the number of the shard."""
+    """Whether two files are shards of one split, that is, their names differ only in the shard number."""
     both = path.absolute(), other.absolute()
     common = {absolute.with_name(_SHARD.sub("", absolute.name)) for absolute in both}
     return both[0] != both[1] and len(common) == 1
@@ -39,7 +39,7 @@ def prompt_of(row: Mapping[str, object]) -> int | None:
 
 
 def _asked(row: Mapping[str, object]) -> object:
-    """The part of a dataset row before the answer."""
+    """The part of a dataset row that precedes the answer."""
     if isinstance(row.get("messages"), list):
         return split_messages(row["messages"])[0]
     if isinstance(row.get("conversations"), list):
@@ -54,7 +54,7 @@ def _asked(row: Mapping[str, object]) -> object:
 
 
 def _chat_of(row: Mapping[str, object]) -> list[object]:
-    """Turns (`from`, `value`) as messages, with the system text before them."""
+    """Turns (`from`, `value`) as messages, after the system text."""
     system, turns = row.get("system"), row["conversations"]
     first: list[object] = (
         [{"role": "system", "content": system}] if isinstance(system, str) and system else []

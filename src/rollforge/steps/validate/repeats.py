@@ -1,4 +1,4 @@
-"""Finds repeated lines, and decides which one to keep once all faults are known."""
+"""Finds duplicate lines, and decides which one to keep once all faults are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 class Repeats:
-    """Lines grouped by a key; only repeated keys take memory per line."""
+    """Lines grouped by key; only duplicate keys take memory per line."""
 
     def __init__(self, stays: Literal["first", "last"] = "first") -> None:
         self.first_by_key: dict[Hashable, int] = {}
@@ -15,7 +15,7 @@ class Repeats:
         self._stays = stays
 
     def note(self, key: Hashable, line: int) -> int | None:
-        """The first line with this key, if this is not it."""
+        """Record a line; returns the first line with this key, if that is another one."""
         first = self.first_by_key.setdefault(key, line)
         if first == line:
             return None
@@ -27,7 +27,7 @@ class Repeats:
         return [self.first_by_key[key], *self._later_by_key.get(key, ())]
 
     def left_out(self, bad: Container[int]) -> Iterator[tuple[int, int]]:
-        """Good lines to leave out, each with the good line that replaces it."""
+        """Good lines to omit → the good line that is kept instead."""
         for key in self._later_by_key:
             good = [line for line in self.lines(key) if line not in bad]
             if good:

@@ -1,4 +1,4 @@
-"""Recognises what kind of row a line is, and checks it as that."""
+"""Recognises the kind of a row, and checks the row accordingly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforge.tasks import BadRow, PromptTemplate, is_typed_task, task_row, unw
 
 
 def kind_of_row(row: Mapping[str, object]) -> FileKind | None:
-    """What the row claims to be; None when it claims nothing."""
+    """The kind that the row's keys indicate; None if they indicate none."""
     if PARAMS_KEY in row:
         return "rollouts" if "response" in row else "tasks"
     if "invocations" in row and "reward" in row:
@@ -30,7 +30,7 @@ def kind_of_row(row: Mapping[str, object]) -> FileKind | None:
 def check_row(
     row: Mapping[str, object], needs: Sequence[str], template: PromptTemplate | None = None
 ) -> Iterator[RowFault]:
-    """Everything wrong with one row as what it claims to be."""
+    """Check one row as its own kind."""
     claimed = kind_of_row(row)
     if template is not None and claimed != "rollouts":
         yield from _check_filled(row, needs, template)
@@ -64,7 +64,7 @@ def check_row(
 
 
 def _check_as_task(row: Mapping[str, object]) -> Iterator[RowFault]:
-    """What `collect` would refuse, found by the code it reads tasks with."""
+    """Check a row with the code with which `collect` reads tasks."""
     try:
         task_row(row, may_lack_prompt=True)
     except BadRow as error:
@@ -74,7 +74,7 @@ def _check_as_task(row: Mapping[str, object]) -> Iterator[RowFault]:
 def _check_filled(
     row: Mapping[str, object], needs: Sequence[str], template: PromptTemplate
 ) -> Iterator[RowFault]:
-    """A row whose prompt the template makes."""
+    """Check a row whose prompt comes from a template."""
     try:
         filled = task_row(row, template=template)
     except BadRow as error:
@@ -87,7 +87,7 @@ def _check_filled(
 
 
 def _check_needs(row: Mapping[str, object], needs: Sequence[str]) -> Iterator[RowFault]:
-    """What the verifier reads, found as `verify` finds it."""
+    """Check the fields that the verifier reads, as `verify` looks them up."""
     for need in needs:
         if not has_field(row, need):
             name, *others = need.split("|")
@@ -109,7 +109,7 @@ def _check_indices(row: Mapping[str, object]) -> Iterator[RowFault]:
 
 
 def _check_sizes(row: Mapping[str, object]) -> Iterator[RowFault]:
-    """A whole number that no float holds reads as infinite, or stops the reader."""
+    """Check for integers beyond float range, which readers turn into infinity or refuse."""
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > float_info.max:
             yield RowFault(

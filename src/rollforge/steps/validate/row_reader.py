@@ -25,11 +25,11 @@ from rollforge.tasks.containers import (
 
 MARK = "a byte order mark before the row: save the file as UTF-8 without it"
 MAX_DIGITS = 4300
-"""Whole numbers with more are refused by Python itself."""
+"""Most digits of an integer that Python parses."""
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Every line with its number; rows of other containers as JSON."""
+    """Every line with its number; rows of other containers as JSON lines."""
     if (container := _container(path)) != "lines":
         for number, row in read_table(path, container):
             yield number, row if isinstance(row, bytes) else msgspec.json.encode(_as_read(row))
@@ -38,7 +38,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _container(path: Path) -> Container:
-    """As its first bytes say, or its ending promises: `collect` looks at the first bytes alone."""
+    """The container by the file's first bytes, or by its suffix; `collect` uses only the first bytes."""
     return "parquet" if path.suffix == ".parquet" else container_of(path)
 
 
@@ -47,19 +47,19 @@ def _as_read(row: JsonFields) -> JsonFields:
 
 
 def _as_sent(key: str, value: Any) -> Any:
-    """A request or a response without the nulls that Parquet puts into items of several forms, as `collect` reads it."""
+    """A request or response without the nulls that Parquet adds to items of different forms, as `collect` reads it."""
     return without_nulls(value) if key in (PARAMS_KEY, "response") else value
 
 
 def foreign_format(path: Path) -> RowFault | None:
-    """The fault of a file that holds no lines of JSON at all: an array, a table, an image."""
+    """The fault of a file that is not JSON Lines at all: an array, a table, an image."""
     with path.open("rb") as file:
         other = other_format(file.read(4096), path)
     return RowFault("", f"this is {other.what}", other.remedy) if other is not None else None
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, JsonFields | None, RowFault | None]]:
-    """Line number, the row (None when the line is none) and what is wrong with the line itself."""
+    """Yield line number, row (None if invalid), and the faults of the line itself."""
     if (container := _container(path)) not in ("lines", "array"):
         for number, row in read_table(path, container):
             if isinstance(row, dict):
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonFields | None, RowFault | N
 
 
 def _read_line(data: bytes) -> tuple[JsonFields | None, list[str]]:
-    """The row, unless the line cannot be one, and what is wrong with the line."""
+    """The row (None if the line is invalid), and the faults of the line."""
     try:
         data.decode()
         _, notes = split_line(data)
@@ -96,7 +96,7 @@ def _read_line(data: bytes) -> tuple[JsonFields | None, list[str]]:
         return None, [str(error)]
     except RecursionError:
         return None, ["nested too deeply"]
-    except ValueError as error:  # what most readers refuse, and Python's own takes
+    except ValueError as error:  # values that most readers refuse and Python's json accepts
         odd = _OddLine(data)
         return None, odd.constants + odd.faults or [str(error)]
     odd = _OddLine(data)
@@ -104,13 +104,13 @@ def _read_line(data: bytes) -> tuple[JsonFields | None, list[str]]:
 
 
 class _OddLine:
-    """A line that most JSON readers refuse, read as Python reads it, to say what is odd about it."""
+    """A line that strict JSON readers refuse, parsed by Python to describe its irregularities."""
 
     def __init__(self, data: bytes) -> None:
         self.constants: list[str] = []
-        """NaN and its like, which are taken as missing."""
+        """Occurrences of NaN and Infinity, which count as missing."""
         self.faults: list[str] = []
-        """What makes that the line is no row."""
+        """Faults for which the line is not a row."""
         self.row: JsonFields | None = None
         text = data.decode("utf-8-sig")
         if len(text.encode()) != len(data):

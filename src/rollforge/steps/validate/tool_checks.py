@@ -1,4 +1,4 @@
-"""Checks tool definitions: shape, names, and whether their parameters are a usable schema."""
+"""Checks tool definitions: form, names, and whether their parameters are a usable schema."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HOSTED_TOOLS = (
     "local_shell", "mcp", "namespace", "programmatic_tool_calling", "shell", "tool_search",
     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
 )  # fmt: skip
-"""What the model's server does itself; their definitions are its business."""
+"""Tool types that run on the model's server, whose definitions are not checked."""
 _TOOL = 'a tool is {"type": "function", "name": …, "parameters": …, "strict": true}'
 _TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def check_tools(tools: object, path: str) -> Iterator[RowFault]:
-    """Tool definitions: shape, names, and whether their parameters are a schema that can be met."""
+    """Check tool definitions: form, names, and whether their parameter schemas can be satisfied."""
     if tools is None:
         return
     if not isinstance(tools, list):
@@ -54,7 +54,7 @@ def check_tools(tools: object, path: str) -> Iterator[RowFault]:
 
 
 def check_chat_tools(tools: list[object], path: str) -> Iterator[RowFault]:
-    """Tool definitions of a dataset: name and parameters are under `function`, or at the top level as in LLaMA-Factory."""
+    """Check tool definitions of a dataset: name and parameters are under `function`, or at the top level as in LLaMA-Factory."""
     names: set[str] = set()
     for number, tool in enumerate(tools):
         tool_path = f"{path}[{number}]"
@@ -76,7 +76,7 @@ _CHAT_TOOL = 'a chat template reads {"type": "function", "function": {"name": �
 
 
 def _check_name(name: object, path: str, names: set[str]) -> Iterator[RowFault]:
-    """A name that a model can call, and that none of the `names` before it is; it joins them."""
+    """Check that a name is callable and new among `names`, and add it."""
     if not isinstance(name, str) or not _TOOL_NAME.match(name):
         yield RowFault(
             path, f"expected letters, digits, - or _, at most 64, got {shown(name)}", "like get_weather"
@@ -114,7 +114,7 @@ def _check_tool(tool: Mapping[str, object], path: str) -> Iterator[RowFault]:
 
 
 def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[RowFault]:
-    """Which tool the model must use: a word, or an object that names one of those offered."""
+    """Check a tool choice: a word, or an object that names an offered tool."""
     if choice is None or choice in ("auto", "none"):
         return
     if choice == "required":

@@ -1,4 +1,4 @@
-"""The records `validate` returns, in the shape of its JSON output."""
+"""The records that `validate` returns, in the form of its JSON output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RowFault(NamedTuple):
     """One fault in a row."""
 
     path: str
-    """JSON path, like `responses_create_params.input[1].role`."""
+    """JSON path, such as `responses_create_params.input[1].role`."""
     text: str
-    """What is wrong, and what was expected."""
+    """What is wrong, and what is expected."""
     hint: str
-    """What to do about it."""
+    """How to fix it."""
     level: Level = "error"
 
 
@@ -36,13 +36,13 @@ class LineFault(Struct, kw_only=True):
 
 
 class FileReport(Struct, kw_only=True):
-    """One file."""
+    """Report on one file."""
 
     path: str
     kind: FileKind
     rows: int
     bad: list[LineFault]
-    """What is wrong, by line: the first 1,000, and after them the first of each further kind; all are counted in `errors`."""
+    """Faults by line: the first 1,000, then the first of each further kind; `errors` counts all."""
     errors: int
     bad_lines: int
     warnings: list[LineFault]
@@ -52,7 +52,7 @@ class FileReport(Struct, kw_only=True):
 
 
 class ValidationReport(Struct, kw_only=True):
-    """All files."""
+    """Report on all files."""
 
     ok: bool
     files: list[FileReport]
@@ -74,13 +74,13 @@ def kind_of(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A wrong value for a message: itself when it is short, else its kind."""
+    """A wrong value for a message: the value if short, else its type."""
     text = repr(value) if value is None or isinstance(value, str | int | float) else ""
     return text if 0 < len(text) <= 60 else kind_of(value)
 
 
 def is_json(text: str) -> bool:
-    """Whether the text holds JSON that any reader takes."""
+    """Whether the text is valid JSON for any reader."""
     try:
         msgspec.json.decode(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Which rollouts of a run to judge: those without a verdict, narrowed by the flags."""
+"""Selects the rollouts of a run to judge: those without a verdict, filtered by the options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Chooser:
         self.already = self.already_judged = self.already_unjudged = 0
 
     def read(self, rewards: RolloutRewards) -> None:
-        """Read earlier verdicts; their rewards count in `rewards` when their rollouts are read."""
+        """Read earlier verdicts. Their rewards are added to `rewards` when their rollouts are read."""
         self._rewards = rewards
         for row, _ in chain.from_iterable(
             read_verdicts(part.path) for part in parts_of(self._files).verdicts
@@ -68,7 +68,7 @@ class Chooser:
             self._reward_by_number[number_of(key)] = reward
 
     def is_wanted(self, rollout: Rollout) -> bool:
-        """Whether to judge it now; a rollout judged before is only counted."""
+        """Whether to judge a rollout now; an already judged one is only counted."""
         if not self._is_picked(rollout):
             return False
         if rollout.key in self._done:
@@ -105,7 +105,7 @@ class Chooser:
                 self._rewards.add_rollout(key, reward)
 
     def _has_failed(self, rollout: Rollout) -> bool:
-        """No verdict of this verifier: it failed later on, or while the rollout was collected."""
+        """Whether this verifier's verdict failed, in a later verification or during the collection."""
         if rollout.key in self._failed or rollout.key in self._judged:
             return rollout.key in self._failed
         return rollout.reward is None and rollout.own.verifier in (None, self._judge.name)
@@ -118,7 +118,7 @@ class Chooser:
         return self._largest_hash is None or hash_of(key) <= self._largest_hash
 
     def _hash_of_sample(self, count: int) -> int | None:
-        """The hash up to which exactly `count` rollouts of the run lie; None when it has no more."""
+        """Hash threshold below which exactly `count` rollouts of the run lie; None if it has no more."""
         keys = KeySet()
         smallest: list[int] = []
         for rollout in RolloutReader(self._files.rollouts, self._files):
@@ -148,18 +148,18 @@ class Chooser:
 
 
 def number_of(key: Key) -> int:
-    """The key as one integer: a third of the memory of a pair."""
+    """The key as one integer, which takes a third of the memory of a tuple."""
     return key[0] << 24 | key[1]
 
 
 def hash_of(key: Key) -> int:
-    """A stable pseudo-random number below 2**64."""
+    """A stable pseudo-random integer below 2**64."""
     data = b"%d:%d" % key
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
 def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
-    """The rollouts of one task after another, whatever order their lines are in; only one group is held."""
+    """Rollouts grouped by task, for any line order; only one group is in memory."""
     if reader.files.is_sharded:
         yield from _grouped_shards(reader)
         return
@@ -184,7 +184,7 @@ def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
 
 
 def _grouped_shards(reader: RolloutReader) -> Iterator[list[Rollout]]:
-    """Groups of a run in shards: a group is whole within its shard, and one shard is held in memory at a time."""
+    """Groups of a sharded run: each group is in one shard, and one shard is in memory at a time."""
     held: dict[int, dict[int, Rollout]] = {}
     shard = None
     number = 0
@@ -201,6 +201,6 @@ def _grouped_shards(reader: RolloutReader) -> Iterator[list[Rollout]]:
 
 
 def groups_of(held: dict[int, dict[int, Rollout]]) -> Iterator[list[Rollout]]:
-    """The groups of held rollouts, tasks and samples ascending."""
+    """Groups of rollouts in memory, with tasks and samples ascending."""
     for task in sorted(held):
         yield [held[task][sample] for sample in sorted(held[task])]

@@ -1,7 +1,7 @@
 """Compares two verifiers on the same rollouts: agreement, flips, paired difference.
 
 A verifier is named as in the verdicts file; `NAME@fast` or `NAME@1f0c` picks one mode or fingerprint of it, and `recorded` is the
-reward that the rollouts file itself holds.
+reward in the rollouts file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_ver
 from rollforge.store import RunFiles
 
 LABELS = "labels"
-"""The name under which people are compared with a verifier."""
+"""Name under which people's labels are compared with a verifier."""
 PASS = 0.5
-"""A reward from here on counts as a pass: 0→1 and 1→0 mean crossing it."""
+"""Rewards from this value on pass; a flip (0→1 or 1→0) crosses it."""
 EXAMPLES = 3
 EXCERPT = 300
 
@@ -39,7 +39,7 @@ Flip = Literal["0→1", "1→0", "changed"]
 
 
 class FlipExample(msgspec.Struct, frozen=True):
-    """One rollout on which the two disagree."""
+    """A rollout on which the two verifiers disagree."""
 
     flip: Flip
     task: int
@@ -55,28 +55,28 @@ class FlipExample(msgspec.Struct, frozen=True):
 
 
 class FlipTable(msgspec.Struct, kw_only=True):
-    """Two verifiers on the rollouts that both judged."""
+    """Comparison of two verifiers on the rollouts that both judged."""
 
     a: str
     b: str
     n: int
-    """Rollouts both judged; everything below is over these."""
+    """Number of rollouts that both judged, the basis of all other numbers."""
     agree: int
-    """Equal rewards."""
+    """Number with equal rewards."""
     up: int
-    """A fails it, B passes it (0→1)."""
+    """Number that A fails and B passes (0→1)."""
     down: int
-    """A passes it, B fails it (1→0)."""
+    """Number that A passes and B fails (1→0)."""
     changed: int
-    """Other rewards, on the same side of a pass."""
+    """Number with different rewards on the same side of the pass threshold."""
     only_a: int
     only_b: int
     neither: int
-    """Rollouts that no one, or only one of the two, judged."""
+    """Number that at most one of the two judged."""
     mean_a: RewardEstimate
     mean_b: RewardEstimate
     difference: RewardEstimate
-    """Mean of B − A, paired, with an interval over tasks."""
+    """Mean paired difference B − A, with an interval over tasks."""
     examples: list[FlipExample] = []
 
 
@@ -109,7 +109,7 @@ class _Side:
 
 
 def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None) -> FlipTable:
-    """The flip table of verifiers `a` and `b` over a run."""
+    """Compare the verifiers `a` and `b` over a run."""
     files = RunFiles(run)
     if not files.rollouts.exists() and not files.is_sharded:
         raise UsageError(f"{files.rollouts}: no such run", hint="give a run: a rollouts file, or its folder")
@@ -143,7 +143,7 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
 
 
 def flip_keys(run: str | Path, a: str, b: str, kind: str) -> list[Key]:
-    """The rollouts on which two verifiers differ in one way, as (task, rollout), ascending."""
+    """Rollouts with one kind of flip between two verifiers, as sorted (task, rollout)."""
     files = RunFiles(run)
     first, second = _Side(a), _Side(b)
     keys = _read(files, first, second)
@@ -152,7 +152,7 @@ def flip_keys(run: str | Path, a: str, b: str, kind: str) -> list[Key]:
 
 
 def _labelled(files: RunFiles) -> dict[Key, float]:
-    """What people think each labelled answer deserves: 1 or 0."""
+    """Rewards of labelled answers according to people: 1 or 0."""
     return {
         (one.task, one.rollout): float(opinion)
         for one in LabelFile(files).newest()
@@ -173,7 +173,7 @@ def _read(files: RunFiles, first: _Side, second: _Side) -> int:
 
 
 def flip_of(a: float, b: float) -> Flip | None:
-    """Which way two rewards of one rollout differ; None when they agree."""
+    """Kind of flip between two rewards; None if they agree."""
     if a == b:
         return None
     if (a >= PASS) == (b >= PASS):
@@ -233,7 +233,7 @@ def _difference(
 def _examples(
     files: RunFiles, flips: dict[Key, Flip], first: _Side, second: _Side, tasks: TaskFields
 ) -> list[FlipExample]:
-    """A few rollouts of each flip, from different tasks where there are; the same ones every time."""
+    """A few rollouts of each flip, from different tasks if possible; deterministic."""
     chosen: dict[Key, Flip] = {}
     for kind in ("0→1", "1→0", "changed"):
         of_kind = sorted((key for key, flip in flips.items() if flip == kind), key=hash_of)
@@ -267,7 +267,7 @@ def _examples(
 def _details(
     files: RunFiles, chosen: dict[Key, Flip], first: _Side, second: _Side
 ) -> dict[tuple[Key, str], JsonFields]:
-    """What each verifier said besides the reward."""
+    """Fields of each verifier's verdict besides the reward."""
     left_out = {"verifier", "fingerprint", "at", "seconds", "shared", "error", "reward"}
     details: dict[tuple[Key, str], JsonFields] = {}
     for row, line in read_verdicts(files.verdicts):

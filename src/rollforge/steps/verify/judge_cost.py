@@ -1,7 +1,7 @@
-"""What the judge model of a verification costs: per verdict, in this session, and beside a budget.
+"""Cost accounting for the judge model of a verification: per verdict, per session, and with a budget.
 
-Every verdict that a judge had a part in holds its cost (`_rf.judge_cost`), so that totals are sums over lines on disk. A verdict that
-is shared with an equal answer, or comes from the cache, costs 0.
+Every verdict with a judge contains its cost (`_rf.judge_cost`), so totals are sums over lines on disk. A verdict shared with an
+equal answer, or taken from the cache, costs 0.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from rollforge.store.manifest import Manifest
 from rollforge.store.reading import read_whole
 
 CAUTION = 1.5
-"""Verdicts under way are reckoned at this many times the mean: the cheap ones end first."""
+"""Verdicts in progress are estimated at this multiple of the mean, because cheap ones finish first."""
 
 
 class JudgeSpending(msgspec.Struct, frozen=True, kw_only=True):
-    """What judges were paid, in US dollars; null where no cost is known."""
+    """Costs of judges in US dollars; null if unknown."""
 
     session: float | None = None
-    """By this verification."""
+    """Cost of this verification."""
     total: float | None = None
-    """By all verifications of the run, this one included; verdicts given while collecting are not in it."""
+    """Cost of all verifications of the run including this one, without verdicts made during collection."""
     unknown: int = 0
-    """Verdicts of this verification whose cost is not known."""
+    """Number of this verification's verdicts with unknown cost."""
     price: str | None = None
-    """The price of the judge model; null when it is not known."""
+    """Price of the judge model; null if unknown."""
 
 
 class JudgeMeter:
-    """The price of the judge, and what it has cost so far."""
+    """Price of the judge, and its cost so far."""
 
     def __init__(self, options: VerifyOptions) -> None:
         _check(options)
@@ -56,15 +56,15 @@ class JudgeMeter:
         self._max_cost = options.max_cost
         self._before = self._units = self._paid = self._unknown = 0
         self.is_exhausted = False
-        """The budget ended the verification."""
+        """Whether the budget ended the verification."""
 
     def start(self, files: RunFiles) -> None:
-        """Read what earlier verifications paid."""
+        """Read the costs of earlier verifications."""
         if self.is_asked:
             self._before = read_verdict_costs(files).judges
 
     def about(self, numbers: object, *, is_paid: bool = True) -> JsonFields:
-        """What a verdict's line says about its cost; nothing where no judge had a part."""
+        """Cost fields of a verdict's line; empty without a judge."""
         if not self.is_asked or not isinstance(numbers, dict) or not has_judge(numbers):
             return {}
         if not is_paid:
@@ -78,21 +78,21 @@ class JudgeMeter:
         return {OWN_KEY: {"judge_cost": cost}}
 
     def may_exceed_budget(self, pending: int) -> bool:
-        """Whether what was paid and the `pending` verdicts may use up the budget together."""
+        """Whether the costs so far plus `pending` verdicts could exhaust the budget."""
         if self._max_cost is None:
             return False
-        if not self._paid:  # one verdict tells what verdicts cost
+        if not self._paid:  # one verdict gives an estimate of the cost
             return pending > 0 or self._before / UNITS >= self._max_cost
         each = self._units / self._paid
         return (self._before + self._units + CAUTION * each * (pending + 1)) / UNITS > self._max_cost
 
     @property
     def dollars(self) -> float | None:
-        """Spent in this session; None when nobody asked, or nothing is known."""
+        """Dollars spent in this session; None unless requested and known."""
         return self._units / UNITS if self._paid else None
 
     def spending(self) -> JudgeSpending | None:
-        """For the summary; None when nobody asked for costs."""
+        """Spending for the summary; None unless requested."""
         if not self.is_asked:
             return None
         is_known = self._paid or self._before
@@ -105,7 +105,7 @@ class JudgeMeter:
 
 
 def joined_spending(parts: list[JudgeSpending], files: RunFiles) -> JudgeSpending | None:
-    """The spending of several workers; the total is what the files say."""
+    """Combined spending of several workers; the total is read from the files."""
     if not parts:
         return None
     session_costs = [one.session for one in parts if one.session is not None]
@@ -119,7 +119,7 @@ def joined_spending(parts: list[JudgeSpending], files: RunFiles) -> JudgeSpendin
 
 
 def note_costs(files: RunFiles, price: str | None) -> None:
-    """Bring the manifest's costs up to date with the verdicts on disk; a process that collects the run writes its own."""
+    """Update the manifest's costs from the verdicts on disk; a collecting process writes its own."""
     manifest = read_manifest(files) if files.manifest.exists() and not is_held(files.lock) else None
     if manifest is None:
         return

@@ -1,7 +1,7 @@
 """A run's rollouts: those on disk, or with `--follow` also those to come, until the collecting process has ended.
 
-The run's lock tells whether a process on this machine still collects; one on another machine counts as dead when its manifest, which
-it rewrites every few seconds, has not changed for `SILENT_SECONDS`.
+The run's lock shows whether a process on this machine still collects. A process on another machine counts as dead when its
+manifest, normally rewritten every few seconds, has not changed for `SILENT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ POLL_SECONDS = 0.2
 APPEAR_SECONDS = 120.0
 """How long `--follow` waits for a run that does not exist yet."""
 RESTART_SECONDS = 3.0
-"""How long a run whose collecting process was killed before `--follow` began may take to be collected again."""
+"""How long to wait for a run to be resumed if its collecting process was killed before `--follow` began."""
 SILENT_SECONDS = 120.0
-"""How long a collecting process on another machine may leave its manifest unchanged."""
+"""Time without a manifest update after which a collecting process on another machine counts as dead."""
 
 
 class RolloutSource:
-    """The rollouts of a run, while another process may still collect it."""
+    """The rollouts of a run that another process may still be collecting."""
 
     def __init__(self, files: RunFiles, *, is_following: bool) -> None:
         self._files = files
         self._is_following = is_following
         self._is_stopping = False
         self.is_waiting = False
-        """Everything that has been collected was handed out."""
+        """Whether all rollouts collected so far were returned."""
         self.note: str | None = None
-        """Why following ended, when the collecting process did not say so itself."""
+        """Why following ended, unless the collecting process reported its end."""
         self._heard_at = time.monotonic()
         self._last_heard: tuple[float, int] | None = None
 
     def stop(self) -> None:
-        """Hand out no more."""
+        """Return no further rollouts."""
         self._is_stopping = True
 
     async def await_file(self) -> None:
-        """The run must be there; with `--follow`, it may be about to begin."""
+        """Wait until the rollouts file exists; without `--follow` it must exist."""
         deadline = time.monotonic() + (APPEAR_SECONDS if self._is_following else 0)
         was_collecting, dead_since = False, None
         while not self._is_there():
@@ -69,14 +69,14 @@ class RolloutSource:
         return self._files.rollouts.exists() or self._files.is_sharded
 
     async def await_end(self) -> None:
-        """Return when nobody collects the run any more; at once without `--follow`."""
+        """Wait until no process collects the run; returns at once without `--follow`."""
         while self._is_following and not self._is_stopping and self._is_collecting():
             self.is_waiting = True
             await asyncio.sleep(POLL_SECONDS)
         self.is_waiting = False
 
     async def rollouts(self, reader: RolloutReader) -> AsyncIterator[Rollout]:
-        """Yield every rollout once, in the order of the file."""
+        """Yield every rollout once, in file order."""
         if not self._is_following:
             for whole in reader:
                 yield whole

@@ -1,4 +1,4 @@
-"""A verification over the workers of an executor: hands out parts of the run, adds up what they say, joins their verdicts."""
+"""Verification by the workers of an executor: assigns parts of the run, sums reports, joins the verdicts."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ BLOCK = 4 << 20
 UNIT_BYTES = 64 << 20
 """Most bytes of rollouts in one part."""
 FEWEST_UNITS = 32
-"""Parts of a small run, or one per line if it has fewer lines."""
+"""Number of parts of a small run; one per line if it has fewer lines."""
 
 
 class SpreadVerification:
-    """Judges a run with one verifier, by several workers."""
+    """Judges a run with one verifier in several workers."""
 
     def __init__(self, options: VerifyOptions, *, on: str | None, workers: int | None) -> None:
         if options.is_following:
@@ -76,13 +76,13 @@ class SpreadVerification:
         self._workers = 0
 
     def stop(self) -> None:
-        """Take no new rollouts; what is being judged is finished and written."""
+        """Take no new rollouts; verdicts in progress are finished and written."""
         self._is_stopping = True
         if self._foreman is not None:
             self._foreman.stop()
 
     def abort(self) -> None:
-        """Do not wait for what is being judged either."""
+        """Also abandon verdicts in progress."""
         self._is_aborting = True
         self.stop()
 
@@ -103,7 +103,7 @@ class SpreadVerification:
         )
 
     async def run(self) -> VerifySummary:
-        """Judge what is owed and say how it went."""
+        """Judge what is owed; returns the summary."""
         options = self.options
         assert isinstance(options.verifier, str)
         verifier = load_verifier(options.verifier, options.options, options.mode)
@@ -128,7 +128,7 @@ class SpreadVerification:
         return summary
 
     def _parts_to_judge(self, verifier: Verifier) -> list[VerifyUnit]:
-        """Shards as they are; a single file by byte ranges, as long as its rows say their keys and nobody needs whole groups."""
+        """Shards, or byte ranges of a single file, if its rows have keys and no group verifier is used."""
         parts = parts_of(self.files).rollouts
         if not parts:
             raise UsageError(
@@ -154,7 +154,7 @@ class SpreadVerification:
         return [VerifyUnit([(str(path), start, min(start + step, size))]) for start in range(0, size, step)]
 
     def _join_verdicts(self) -> None:
-        """Append what workers wrote to the run's verdicts, durably, then remove their files."""
+        """Append the workers' verdicts durably to the run's file, then delete the workers' files."""
         if (copy := copy_of(self.files.verdicts)) is not None:
             copy.refresh()
         refuse_links(self.files.verdict_parts)
@@ -230,7 +230,7 @@ class SpreadVerification:
         self._notes.append(f"{reason}; {len(units)} parts are judged by others")
 
     def _recounted(self, verifier: Verifier) -> dict[str, int]:
-        """Counts and rewards of the newest verdict of every rollout, as the files have them."""
+        """Counts and rewards of the newest verdict of every rollout, from the files."""
         newest = {
             row.key: row
             for row, _ in read_verdicts(self.files.verdicts)
@@ -248,7 +248,7 @@ class SpreadVerification:
         return [*self._lost, *(one.summary for one in self._reports.values())]
 
     def _summary(self, verifier: Verifier) -> VerifySummary:
-        """What this session did; after a loss, what is on disk: parts of a lost worker's work were done twice."""
+        """Summary of this session; after losing a worker, recounted from disk, since some work was done twice."""
         summaries = self._summaries()
         total = {name: sum(getattr(one, name) for one in summaries) for name in _SUMMED}
         if self._lost:
@@ -290,7 +290,7 @@ def _counts_of(newest: Iterable[VerdictRow]) -> dict[str, int]:
 
 
 def _cores_for(options: VerifyOptions, workers: int, *, is_here: bool) -> JsonObject:
-    """Workers on one machine share its cores; a worker that has a node to itself uses them all."""
+    """Cores per worker: workers on one machine share its cores; a worker with its own node uses all of them."""
     if options.workers != "auto" or not is_here:
         return {}
     return {"workers": max(1, (os.cpu_count() or 1) // workers)}

@@ -1,4 +1,4 @@
-"""The summary of one verification, with a mean reward that says what it is over."""
+"""Summary of a verification, with a mean reward and its sample size."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from rollforge.store import RunFiles, read_manifest
 
 
 class RewardEstimate(msgspec.Struct, frozen=True):
-    """A mean over `n` values; the 95 % interval is None with fewer than two tasks."""
+    """Mean over `n` values; the 95 % interval is None with fewer than two tasks."""
 
     mean: float | None
     ci: tuple[float, float] | None
     n: int
     tasks: int
     first_stage: int | None = None
-    """Of an adaptive run: the samples per task that it is over, because further ones depend on these. None: over all."""
+    """For an adaptive run: the number of first-stage samples that it covers, because later ones depend on them. None: all
+    rollouts.
+    """
 
 
 class RolloutRewards(ClusterMean):
-    """The rewards of a run's rollouts; of an adaptive run, those of its first stage."""
+    """Running rewards of a run's rollouts; for an adaptive run, of its first stage."""
 
     def __init__(self, first_stage: int | None = None) -> None:
         super().__init__(may_be_share=True)
@@ -40,7 +42,7 @@ class RolloutRewards(ClusterMean):
 
 
 def rewards_of(files: RunFiles) -> RolloutRewards:
-    """An empty mean for the rollouts of this run."""
+    """An empty tally for the rollouts of this run."""
     manifest = read_manifest(files)
     design = None if manifest is None else read_design(manifest.extra)
     return RolloutRewards(None if design is None else design.first)
@@ -64,7 +66,7 @@ def reward_estimate(mean: Estimate, *, n: int, first_stage: int | None) -> Rewar
 
 
 class VerifySummary(msgspec.Struct, kw_only=True):
-    """The outcome of one verification, and the run's state with this verifier."""
+    """Outcome of a verification, and the run's state with this verifier."""
 
     run: str
     verifier: str
@@ -73,23 +75,23 @@ class VerifySummary(msgspec.Struct, kw_only=True):
     state: str
     """`done`, `incomplete` or `interrupted`."""
     rollouts: int
-    """Rollouts of the run that were asked for (after --where, --sample, --failed-only)."""
+    """Selected rollouts of the run (by --where, --sample, --failed-only)."""
     judged: int
-    """Of these, with a reward by this verifier now."""
+    """Selected rollouts that now have a reward from this verifier."""
     unjudged: int
-    """The verifier said it cannot judge."""
+    """Rollouts that the verifier declared unjudgeable."""
     failed: int
-    """The verifier failed; see the failures file."""
+    """Rollouts for which the verifier failed; see the failures file."""
     owed: int
-    """Not reached: verification was stopped."""
+    """Rollouts that were not reached because verification stopped."""
     already: int
-    """Judged by earlier verification with the same fingerprint, and not judged again."""
+    """Rollouts judged earlier with the same fingerprint, and skipped now."""
     rejected_lines: int
     coverage: float | None
     """judged / rollouts."""
     reward: RewardEstimate
     calls: int
-    """How often the verifier itself was called."""
+    """Number of verifier calls."""
     shared: int
     cache_hits: int
     lookups: int
@@ -100,11 +102,11 @@ class VerifySummary(msgspec.Struct, kw_only=True):
     replaced_workers: int
     bottleneck: str
     failures: dict[str, int] = {}
-    """The most frequent reasons of failure, and how often."""
+    """The most frequent failure reasons with their counts."""
     cost: JudgeSpending | None = None
-    """What the judge model was paid; None when no price was given."""
+    """Cost of the judge model; None without a price."""
     is_over_budget: bool = False
-    """--max-cost ended it; the rollouts that are owed wait for a larger one."""
+    """Whether --max-cost ended it; owed rollouts need a larger budget."""
     bad_lines: list[tuple[int, str]] = []
     notes: list[str] = []
 

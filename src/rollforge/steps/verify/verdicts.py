@@ -1,4 +1,4 @@
-"""`rollouts_verdicts.jsonl`: which rollouts a verifier has judged, and the row of a verdict."""
+"""Reads and writes `rollouts_verdicts.jsonl`: judged rollouts of a verifier, and rows of verdicts."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
-"""The name of the rewards in the rollouts file, whichever verifier gave them."""
+"""Name for the rewards in the rollouts file, whichever verifier gave them."""
 
 ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error", "_rf")
 
 
 class VerdictRow(msgspec.Struct, frozen=True):
-    """The fields of a verdicts line that we read back."""
+    """The fields of a verdicts line that are read back."""
 
     verifier: str
     fingerprint: str | None = None
@@ -58,7 +58,7 @@ class VerdictRow(msgspec.Struct, frozen=True):
 
 
 def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
-    """The rows of a verdicts file in their order; lines that are none are passed over (a torn one is judged again)."""
+    """Rows of a verdicts file in file order; invalid lines are skipped, so torn verdicts are repeated."""
     if not path.exists():
         return
     decode = json_decoder(VerdictRow, strict=False).decode
@@ -71,7 +71,7 @@ def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
 
 
 class KeySet:
-    """A set of (task, rollout): one small integer per task, a bit for each of its rollouts."""
+    """A set of (task, rollout), stored as one bit mask per task."""
 
     def __init__(self) -> None:
         self._bits: dict[int, int] = {}
@@ -95,7 +95,7 @@ class KeySet:
 
 
 def verdict_line(rollout: Rollout, judge: RunningJudge, verdict: Verdict, **about: object) -> bytes:
-    """The row of a verdict; a verifier's own field that has the name of one of ours moves to `verdict.NAME`."""
+    """Make the row of a verdict; a verifier's field with a reserved name is renamed to `verdict.NAME`."""
     fields = {
         f"verdict.{name}" if name in ROW_KEYS else name: value for name, value in verdict.to_fields().items()
     }
@@ -114,7 +114,7 @@ def verdict_line(rollout: Rollout, judge: RunningJudge, verdict: Verdict, **abou
 
 
 def failure_line(rollout: Rollout, judge: RunningJudge, failure: Failure, seconds: float) -> bytes:
-    """The row of a failed verdict in the failures file."""
+    """Make the failures-file row of a failed verdict."""
     return to_json(
         {
             TASK_KEY: rollout.task,
@@ -134,15 +134,15 @@ def failure_line(rollout: Rollout, judge: RunningJudge, failure: Failure, second
 
 
 class FailureFile:
-    """Adds failed verdicts to the run's failures, which a collecting process may be appending to at the same time.
+    """Appends failed verdicts to the run's failures file, to which a collecting process may append concurrently.
 
-    The verdicts file holds every failure too, durably; so these lines may wait until there is a whole block of them.
+    Failures are also durable in the verdicts file, so these lines may be buffered.
     """
 
     def __init__(self, path: Path, lock: Path | None = None) -> None:
         self._path = path
         self._lock = lock
-        """Held by a process that appends to the same file."""
+        """File lock of processes that append to this file."""
         self._lines: list[bytes] = []
 
     def add(self, line: bytes) -> None:
@@ -151,11 +151,11 @@ class FailureFile:
             self.flush()
 
     def flush(self) -> None:
-        """One write of whole lines at the end of the file: appends of two processes do not mix."""
+        """Write buffered lines in a single append, so that lines of two processes do not mix."""
         if not self._lines:
             return
         if self._lock is None or not is_held(self._lock):
-            mend_tail(self._path)  # nobody is in the middle of a line now
+            mend_tail(self._path)  # no writer is in the middle of a line now
         data = outgoing_bytes(b"\n".join([*self._lines, b""]))
         self._lines.clear()
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -196,7 +196,7 @@ def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool
 
 
 def use_verifier(run: str | Path, name: str) -> Path:
-    """Make a verifier's verdicts the ones that later commands read, or again the recorded ones; returns the manifest's path."""
+    """Select the verifier whose verdicts later commands read, or the recorded ones; returns the manifest's path."""
     files = RunFiles(run)
     if not files.rollouts.exists() and not files.is_sharded:
         raise UsageError(f"{files.rollouts}: no such run", hint="give a run: a rollouts file, or its folder")

@@ -1,7 +1,7 @@
 """The loop of `verify`: read rollouts, judge them, append verdicts.
 
-Memory is bounded by what is in flight, not by the run. Nothing a verdict does can end the verification; what ends it early is a
-user's interrupt or a disk that cannot be written, and then the same command resumes with what is on disk.
+Memory is bounded by the rollouts in flight, not by the run. A failed verdict does not end the verification. Only an interrupt or
+an unwritable disk ends it early, and the same command then resumes from the files.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rollforge.verifiers.running.ready_verifier import JudgeCounters, RunningJud
 from rollforge.verifiers.running.verdict_cache import VerdictCache
 
 LANES = 128
-"""Rollouts held at once: enough to keep every worker and a slow async judge busy."""
+"""Rollouts in memory at a time: enough to keep every worker and a slow async judge busy."""
 
 
 class VerifySnapshot(msgspec.Struct, frozen=True):
-    """What the display shows at one moment."""
+    """Progress at one moment, for the display."""
 
     done: int
     already: int
@@ -45,9 +45,9 @@ class VerifySnapshot(msgspec.Struct, frozen=True):
     mean: float | None
     counters: JudgeCounters
     cost: float | None
-    """Dollars spent on the judge in this session; None when nothing is known."""
+    """Dollars spent on the judge in this session; None if unknown."""
     is_waiting: bool
-    """Everything collected so far is judged; the collecting process is at work."""
+    """Whether all rollouts collected so far are judged while the collecting process continues."""
 
 
 class Verification:
@@ -75,7 +75,7 @@ class Verification:
         self._crash: Exception | None = None
         self._has_room = asyncio.Event()
         self._pending = 0
-        """Groups that are being judged, or wait for it."""
+        """Groups that are being judged or queued."""
         self._has_ended = asyncio.Event()
 
     def _make_judge(self) -> RunningJudge:
@@ -93,7 +93,7 @@ class Verification:
         )
 
     def stop(self) -> None:
-        """Take no new rollouts; what is being judged is finished and written."""
+        """Take no new rollouts; verdicts in progress are finished and written."""
         self._is_stopping = True
         self._source.stop()
         self._has_room.set()
@@ -103,7 +103,7 @@ class Verification:
             self._starting.cancel()  # nothing is being judged yet
 
     def abort(self) -> None:
-        """Do not wait for what is being judged either."""
+        """Also abandon verdicts in progress."""
         self.stop()
         for lane in self._lanes:
             lane.cancel()
@@ -129,7 +129,7 @@ class Verification:
         )
 
     async def run(self) -> VerifySummary:
-        """Judge what is owed and say how it went."""
+        """Judge what is owed; returns the summary."""
         await self._source.await_file()
         if self.files.is_sharded and self.options.is_following:
             raise UsageError(
@@ -145,7 +145,7 @@ class Verification:
             self._chooser.read(self._rewards)
             tasks = TaskFields(self.files, self.options.tasks)
             self.meter.start(self.files)
-            self._note_costs()  # a verification that is killed has told its price
+            self._note_costs()  # so that a killed verification has recorded its price
             self._started = time.monotonic()
             is_new = not self.files.verdicts.exists()
             verdicts = DurableFile(self.files.verdicts)
@@ -219,7 +219,7 @@ class Verification:
             raise self._crash
 
     def _check_fields(self, tasks: TaskFields, rollout: Rollout) -> None:
-        """Refuse a run whose tasks lack what the verifier reads, before the first verdict rather than in each."""
+        """Refuse a run whose tasks lack fields that the verifier reads, before any verdict."""
         if self._begun:
             return
         self._begun += 1
@@ -239,7 +239,7 @@ class Verification:
             )
 
     async def _owed(self) -> AsyncIterator[list[Rollout]]:
-        """Groups of rollouts to judge: single ones, or all samples of a task for a group verifier."""
+        """Rollouts to judge in groups: single ones, or all samples of a task for a group verifier."""
         if self.judge.is_group:
             await self._source.await_end()  # a group is whole when the collecting process has ended
             for group in grouped(self._reader):
@@ -317,7 +317,7 @@ class Verification:
                 self._rewards.add_rollout(rollout.key, verdict.reward)
 
     def summary(self) -> VerifySummary:
-        """How it went so far."""
+        """Summary of the verification so far."""
         chooser, counters = self._chooser, self.judge.counters
         judged = self._judged + chooser.already_judged
         unjudged = self._unjudged + chooser.already_unjudged

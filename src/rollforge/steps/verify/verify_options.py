@@ -15,7 +15,7 @@ from rollforge.verifiers.running.ready_verifier import Workers
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceOptions:
-    """Which rollouts of the run to judge."""
+    """Options for selecting rollouts to judge."""
 
     is_failed_only: bool = False
     """Only rollouts that this verifier failed on, or that have no verdict."""
@@ -33,7 +33,7 @@ class ChoiceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningOptions:
-    """How the verifier runs."""
+    """Options for running the verifier."""
 
     mode: Mode | None = None
     """Mode of a verifier that has two; its default is precise."""
@@ -53,7 +53,7 @@ class RunningOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeCostOptions:
-    """What the judge model of a verifier costs, and how much may be spent on it."""
+    """Price of the verifier's judge model, and the budget for it."""
 
     judge_price: str | None = None
     """Price of the judge model: dollars per million tokens as IN/OUT[,cached=C][,reasoning=R], a model's name in the price table, or auto for the verifier's option `model` (names need the extra prices). Costs then go into every verdict, status, metrics and the report."""  # noqa: E501
@@ -70,7 +70,7 @@ class VerifyOptions(ChoiceOptions, RunningOptions, JudgeCostOptions):
 
 
 class SampleSize(msgspec.Struct, frozen=True):
-    """How many rollouts to take: a share, or a count."""
+    """Number of rollouts to sample: a share, or a count."""
 
     share: float | None = None
     count: int | None = None

@@ -1,7 +1,7 @@
-"""The worker of a verification over several processes: judges the parts that it is given, writes verdicts into files of its own.
+"""The worker of a verification over several processes: judges assigned parts, and writes verdicts to its own files.
 
-A verdict may be given twice, by a worker that was believed lost and by its successor: the newest per rollout and verifier counts, so
-nothing is doubled and no part needs an owner. The asker puts the verdicts of all workers into the run's file when they have ended.
+A worker believed lost and its successor may both give a verdict. The newest one per rollout and verifier counts, so duplicates
+are harmless and parts need no owner. The driver joins all workers' verdicts into the run's file at the end.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from rollforge.verifiers.running.sources import SentFile, enter
 
 ANSWER_EVERY_S = 0.5
 UNITS_AT_ONCE = 2
-"""Parts judged at once: the last verdicts of one must not keep the next waiting."""
+"""Parts judged at a time, so that the last verdicts of one part do not delay the next."""
 
 
 class VerifyUnit(msgspec.Struct, frozen=True, array_like=True):
-    """A part of the run: some byte ranges of files; of a compressed file all."""
+    """A part of the run: byte ranges of files; compressed files are whole."""
 
     ranges: list[tuple[str, int, int | None]]
 
 
 class VerifyOpening(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message."""
+    """The first message to a worker."""
 
     options: JsonObject
-    """The fields of `VerifyOptions`, paths as texts."""
+    """The fields of `VerifyOptions`, with paths as text."""
     folder: str
     units: list[VerifyUnit]
     bucket: str | None = None
-    """The address of a run in a bucket: every worker has a working copy of its own."""
+    """Bucket address of the run, if any; every worker has a separate working copy."""
     root: str = ""
-    """The asker's folder of the run, where the units' files are."""
+    """The driver's folder of the run, to which the units' paths refer."""
     sent_files: list[SentFile] = []
 
 
 class VerifyOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """What the asker wants now."""
+    """Current orders of the driver."""
 
     units: list[Assignment] = []
     is_stopping: bool = False
@@ -69,7 +69,7 @@ class VerifyOrders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says: counters since it began, rewards since its last report."""
+    """A worker's report: counters since its start, rewards since its last report."""
 
     done: list[int] = []
     is_hungry: bool = False
@@ -80,7 +80,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ReportedRewards(RolloutRewards):
-    """A running mean that also keeps its new values for the next report."""
+    """A running mean that also collects new values for the next report."""
 
     def __init__(self, first_stage: int | None) -> None:
         super().__init__(first_stage)
@@ -92,7 +92,7 @@ class _ReportedRewards(RolloutRewards):
 
 
 class PartVerification(Verification):
-    """A verification whose rollouts come part by part, and whose verdicts go to a file of this worker."""
+    """A verification that receives its rollouts part by part, and writes verdicts to this worker's file."""
 
     def __init__(self, options: VerifyOptions) -> None:
         super().__init__(options)
@@ -114,13 +114,13 @@ class PartVerification(Verification):
         await self._verdicts.start()
 
     async def judge_unit(self, unit: VerifyUnit) -> None:
-        """Judge what is owed of one part; its verdicts are on disk then."""
+        """Judge what is owed of one part; returns when its verdicts are on disk."""
         await self._judge_all(self._owed_of(unit), self._tasks, self._verdicts, self._failure_file)
         await self._verdicts.flush()
         self._failure_file.flush()
 
     async def close(self) -> None:
-        """End the judge; everything judged is on disk."""
+        """Stop the judge; everything judged is on disk."""
         self._workers = self.judge.counters.workers
         self._notes += self._tasks.notes()
         self._failure_file.flush()
@@ -151,7 +151,7 @@ class PartVerification(Verification):
 
 
 def lines_between(path: Path, first: int, end: int | None) -> Iterator[bytes]:
-    """The lines that begin in [first, end) of a plain file; all lines of any file when `end` is None."""
+    """The lines that begin in [first, end) of a plain file; if `end` is None, all lines of any file."""
     if end is None:
         yield from (line for _, line in read_lines(path))
         return
@@ -168,14 +168,14 @@ def lines_between(path: Path, first: int, end: int | None) -> Iterator[bytes]:
 
 
 def _moved(unit: VerifyUnit, there: Path, here: Path) -> VerifyUnit:
-    """A unit of the asker's working copy in that of this machine."""
+    """A unit with paths of this machine's working copy instead of the driver's."""
     return VerifyUnit(
         [(str(here / Path(path).relative_to(there)), first, end) for path, first, end in unit.ranges]
     )
 
 
 class VerifyWorker:
-    """Judges the parts that it is given."""
+    """Judges the parts that the driver assigns."""
 
     def __init__(self) -> None:
         self._verification: PartVerification | None = None

@@ -1,1 +1,1 @@
-"""What verifiers are built from: judge models, limits on the cost of an answer, code execution, fields of verdicts."""
+"""Shared parts of verifiers: judge models, CPU limits for answers, code execution, fields of verdicts."""

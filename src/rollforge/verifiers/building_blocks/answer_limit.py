@@ -1,9 +1,9 @@
-"""CPU-time limit for the part of a verdict whose cost the answer decides.
+"""CPU-time limit for verifier code whose cost depends on the answer.
 
-A model's answer can make a verifier run for ever: a tower of powers, a text on which a regular expression backtracks. Inside
-`answer_limit` such an answer raises `AnswerTooSlow`, and the verifier gives it reward 0 with `timed_out`. CPU time counts, not
-wall time, so a busy machine makes no answer wrong. The limit does not interrupt native code that never returns to the interpreter;
-there the worker pool kills the process and gives the same verdict (see `running.pool`).
+An answer can make a verifier run practically for ever: a tower of powers, or a text on which a regular expression backtracks.
+Inside `answer_limit` such an answer raises `AnswerTooSlow`, and the verifier gives it reward 0 with `timed_out`. The limit is on
+CPU time, so a busy machine does not make answers wrong. The limit does not interrupt native code that never returns to the
+interpreter; there the worker pool kills the process and gives the same verdict (see `running.pool`).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 ANSWER_SECONDS = 5.0
-"""CPU time that one answer may take, unless the verifier has an option for it."""
+"""CPU time limit per answer, unless the verifier has an option for it."""
 REPEAT_SECONDS = 0.25
-"""The exception is raised again after this time, in case a library swallowed the first one."""
+"""Interval at which the exception is raised again, in case a library swallowed it."""
 
 TIMED_OUT: Final = "timed_out"
-"""The field of a verdict on an answer that ran out of time."""
+"""Field in the verdict on an answer that exceeded the limit."""
 
 
 class AnswerTooSlow(BaseException):
-    """The answer used up its CPU time. Not an `Exception`, so that libraries' broad handlers let it pass."""
+    """The answer used up its CPU time. A `BaseException`, so that broad handlers in libraries do not catch it."""
 
 
 class _Limit:
-    """The state of this process: one limit at a time."""
+    """Process-wide state; one limit at a time."""
 
     is_active = False
     on_change: Callable[[float, float], None] | None = None
-    """Called with (limit, CPU time at the start) on entry and (0, 0) on exit: how a worker tells its parent."""
+    """Called with (limit, CPU time at the start) on entry and (0, 0) on exit, so that a worker can inform its parent."""
 
 
 def report_to(callback: Callable[[float, float], None] | None) -> None:
@@ -42,7 +42,7 @@ def report_to(callback: Callable[[float, float], None] | None) -> None:
 
 
 def disarm() -> None:
-    """Stop the timer; harmless when none runs."""
+    """Stop the timer; no effect if none runs."""
     _Limit.is_active = False
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, 0)

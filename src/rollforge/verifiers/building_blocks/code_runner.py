@@ -1,7 +1,7 @@
-"""Runs inside the sandbox: executes the answer's code on one test input after the other.
+"""Program inside the sandbox: executes the answer's code on each test input.
 
-It runs there as source, with `receive`, `send` and `pipes` given, and imports nothing else of rollforge. It never sees an expected
-output: it only sends back what the code printed or returned, so code that takes it over gains nothing.
+It runs as source with the globals `receive`, `send` and `pipes`, and imports nothing from rollforge. It never gets an expected
+output, and only reports what the code printed or returned, so code that takes control of it gains nothing.
 
 Messages back: `B` the sandbox is up · `R` ready · `O` the program ended · `V`+JSON a call's value ·
 `W`+text a value that is no JSON · `E`+text an error. What a program prints goes straight to the standard
@@ -34,7 +34,7 @@ LONGEST_ERROR = 600
 
 
 def main() -> None:
-    """One setup message, then one message per test until the pipe closes."""
+    """Receive one setup message, then one message per test until the pipe closes."""
     send(b"B")
     code, function, prelude, may_kill = marshal.loads(receive())
     sys.setrecursionlimit(RECURSION_LIMIT)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def prelude_namespace(prelude: list[tuple[str, str | None]]) -> Namespace:
-    """What a program may use without importing it: (module, name), or (module, None) for the module."""
+    """Names that a program may use without importing them: (module, name), or (module, None) for a module."""
     namespace: Namespace = {}
     for module_name, name in prelude:
         module = __import__(module_name)
@@ -74,7 +74,7 @@ def prelude_namespace(prelude: list[tuple[str, str | None]]) -> Namespace:
 
 
 def compile_program(code: str) -> CodeType:
-    """The program; one with a `return` outside any function is taken as a function's body."""
+    """Compile the program; with a `return` outside any function, it is compiled as a function body."""
     try:
         return compile(code, "<answer>", "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -88,6 +88,7 @@ def compile_program(code: str) -> CodeType:
 
 
 def new_module(name: str, namespace: Namespace) -> ModuleType:
+    """Register the namespace as an importable module."""
     module = type(sys)(name)
     module.__dict__.update(namespace)
     sys.modules[name] = module
@@ -95,7 +96,7 @@ def new_module(name: str, namespace: Namespace) -> ModuleType:
 
 
 def open_stdin(text: bytes) -> int:
-    """A file that holds `text`, open at its start: what the program will read."""
+    """An open file with `text`, as standard input of the program."""
     stdin = os.open(STDIN_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     left = memoryview(text)
     while left:
@@ -105,7 +106,7 @@ def open_stdin(text: bytes) -> int:
 
 
 def run_apart(compiled: CodeType, namespace: Namespace, stdin: int, may_kill: bool) -> bytes:
-    """Run the program in a process of its own, so that the next test starts from a clean state."""
+    """Run the program in a forked process, so that the next test starts from a clean state."""
     pid = os.fork()
     if pid == 0:
         for pipe in pipes:
@@ -130,14 +131,14 @@ def run_apart(compiled: CodeType, namespace: Namespace, stdin: int, may_kill: bo
 
 
 def run_here(compiled: CodeType, namespace: Namespace, stdin: int) -> None:
-    """Run the program in this very process, which ends with it: a fork would cost a third of the start-up time."""
+    """Run the program in this process, which ends with it; a fork would cost a third of the start-up time."""
     error = be_program(compiled, namespace, stdin)
     send(b"O" if error is None else b"E" + describe(error))
     os._exit(error is not None)
 
 
 def be_program(compiled: CodeType, namespace: Namespace, stdin: int) -> BaseException | None:
-    """Be the program, and end as an interpreter would: threads joined, exit functions run, output flushed."""
+    """Run the program and exit like an interpreter: join threads, run exit functions, flush output."""
     try:
         os.dup2(stdin, 0)
         os.close(stdin)
@@ -156,7 +157,7 @@ def be_program(compiled: CodeType, namespace: Namespace, stdin: int) -> BaseExce
 
 
 def find_function(code: str, name: str, namespace: Namespace) -> Any:
-    """The function to call: a method of a `Solution`, where the code has one, else a name of the module."""
+    """The function to call: a method of `Solution` if there is one, else a function of the module."""
     module = new_module("answer", namespace)
     exec(compile(code, "<answer>", "exec", dont_inherit=True), module.__dict__)
     owner = module.__dict__["Solution"]() if "class Solution" in code else module
@@ -164,7 +165,7 @@ def find_function(code: str, name: str, namespace: Namespace) -> Any:
 
 
 def call_function(function: Any, test: bytes) -> bytes:
-    """Call it with one JSON value per line as arguments."""
+    """Call the function with one JSON value per line as arguments."""
     import json
 
     arguments = [json.loads(line) for line in test.decode().split("\n")]
@@ -182,7 +183,7 @@ def call_function(function: Any, test: bytes) -> bytes:
 
 
 def describe(thing: object) -> bytes:
-    """What a person reads about an error or a value; never raises, whatever the thing's own methods do."""
+    """Describe an error or a value; never raises, even if its own methods do."""
     try:
         text = f"{type(thing).__name__}: {thing}" if isinstance(thing, BaseException) else repr(thing)
         return text[:LONGEST_ERROR].encode("utf-8", "replace")

@@ -1,9 +1,9 @@
-"""Asks a judge model whether two answers are equal, with NeMo Gym's labels `[[A=B]]` and `[[A!=B]]`.
+"""Lets a judge model decide whether two answers are equal, with NeMo Gym's labels `[[A=B]]` and `[[A!=B]]`.
 
-The judge must end with a fence that carries a nonce; one label in that fence, and nothing else, is the verdict. A prompt of the
-user's own gets the same markers and the same request for a fence. Labels in the compared texts, also in look-alike characters, are
-taken apart before the judge sees them. NeMo Gym's own reading of a reply without a fence (`earliest` label before 0.7, `last` since)
-is there for judges that cannot write fences; a label that one of the texts holds proves nothing then and is not taken.
+The judge must end with a fence that carries a nonce; the verdict is a single label in that fence. A user-defined prompt gets the
+same markers and the same request for a fence. Labels in the compared texts, also in look-alike characters, are broken up before
+the judge sees them. For judges that cannot write fences, NeMo Gym's rule for replies without a fence (`earliest` label before
+0.7, `last` since) is available; labels that occur in a compared text are then ignored.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ EQUAL = "[[A=B]]"
 DIFFERENT = "[[A!=B]]"
 
 LONGEST_KEPT = 2000
-"""Characters of the judge's reply that go into the row."""
+"""Most characters of the judge's reply stored in the row."""
 
 Reading = Literal["nonced", "last", "earliest"]
-"""Which label of a reply counts: the one in the fence with the nonce, or any, as in NeMo Gym."""
+"""Rule for reading a reply: the label in the fence with the nonce, or any label, as in NeMo Gym."""
 
 _TASK = """\
 You compare two answers to one question and decide whether they are equivalent: whether
@@ -46,7 +46,7 @@ where LABEL is {equal} if the answers are equivalent and {different} if they are
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """The two words a judge may end with."""
+    """The two labels with which a judge may end its reply."""
 
     equal: str = EQUAL
     different: str = DIFFERENT
@@ -56,15 +56,17 @@ class Labels(msgspec.Struct, frozen=True):
         return self.equal, self.different
 
     def broken_up(self, text: str) -> str:
-        """The text with every label in it taken apart, look-alikes too: an echo of it is no label."""
+        """The text with every label in it (also in look-alike characters) broken up, so that a judge that quotes the text repeats
+        no valid label.
+        """
         return taken_apart(text, self.both)
 
     def are_in(self, text: str) -> bool:
-        """Whether a label can be read in the text."""
+        """Whether the text contains a label."""
         return looks_like(text, self.both)
 
     def read(self, text: str, reading: Reading) -> str | None:
-        """The earliest or last label in a reply; of two that begin together the longer."""
+        """The earliest or last label in a reply; of two labels at the same position, the longer one."""
         labels = [
             (position, len(label), label)
             for label in self.both
@@ -78,19 +80,19 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class PairVerdict(msgspec.Struct, frozen=True):
-    """A judge's verdict on one pair, in one order."""
+    """A judge's verdict on one pair of answers, in one order."""
 
     is_equal: bool
     label: str
     reply: str
 
     def to_fields(self) -> ComparisonJson:
-        """The fields kept in the row: NeMo Gym's `verdict_label` and the reply, without the whole request."""
+        """Fields for the row: NeMo Gym's `verdict_label` and the reply, without the request."""
         return {"verdict_label": self.label, "text": self.reply[-LONGEST_KEPT:]}
 
 
 class EquivalenceJudge:
-    """Asks one judge about pairs of answers."""
+    """Compares pairs of answers with one judge."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class EquivalenceJudge:
         self._reading: Reading = reading if template is not None else "nonced"
 
     async def compare(self, question: str, first: str, second: str, cost: JudgeCost) -> PairVerdict:
-        """Whether `first` and `second` are equal; raises `Failure` when no reply holds a verdict."""
+        """Whether `first` and `second` are equal; raises `Failure` if no reply contains a verdict."""
         is_tainted = any(self._labels.are_in(text) for text in (question, first, second))
         reply = ""
         for _ in range(self._attempts):
@@ -154,7 +156,7 @@ class EquivalenceJudge:
 
 
 def _filled(template: str, question: str, first: str, second: str) -> str:
-    """The template with its fields filled in one pass, so that braces inside an answer stay as they are."""
+    """Fill the template in one pass, so that braces inside an answer stay unchanged."""
     names = {
         "{question}": question,
         "{expected_answer}": first,

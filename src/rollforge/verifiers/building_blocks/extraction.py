@@ -1,7 +1,7 @@
-"""Takes an answer out of a text with a regular expression, in a process of its own.
+"""Extracts an answer from a text with a regular expression, in a worker process.
 
-The expression is a row's or a user's and the text a model's: together they may backtrack for ever, and nothing in our own process
-could stop them. A text that takes too long has no answer.
+Expression and text are both untrusted and may backtrack for ever, which cannot be interrupted in our own process. A search that
+takes too long gives no answer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rollforge.verifiers.running.engines import PoolOnDemand
 from rollforge.verifiers.running.worker_pool import WorkerPool
 
 SECONDS = 10.0
-"""What one search may take."""
+"""Time limit of one search in seconds."""
 MEMORY_MB = 1024
 
 _NOTHING = Response({})
 
 
 class Extractor:
-    """Searches texts in worker processes, which start with the first search."""
+    """Searches texts in worker processes, which start at the first search."""
 
     def __init__(self) -> None:
         verifier = load_verifier(search)
@@ -46,7 +46,7 @@ class Extractor:
 
 
 def search(task: Task, response: Response) -> SearchJson:
-    """One search, in the shape of a verdict."""
+    """Run one search; the result has the form of a verdict."""
     try:
         with answer_limit():
             return {"reward": None, "extracted": extracted(task["text"], task["regex"])}
@@ -55,6 +55,7 @@ def search(task: Task, response: Response) -> SearchJson:
 
 
 def extracted(text: str, regex: str) -> str:
+    """The first non-empty group of the last match, else the whole match; the text itself without a match."""
     pattern = _compiled(regex)
     last = None
     for last in pattern.finditer(text) if pattern else ():  # noqa: B007  (the last one is kept)

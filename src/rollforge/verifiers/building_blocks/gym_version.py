@@ -1,4 +1,4 @@
-"""Which release of NeMo Gym a verifier agrees with: the newest by default, an older one by the option `gym`."""
+"""The NeMo Gym release whose behaviour a verifier follows: the newest by default, an older one with the option `gym`."""
 
 from __future__ import annotations
 

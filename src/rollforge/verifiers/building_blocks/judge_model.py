@@ -1,10 +1,10 @@
-"""Asks a language model for a judgement, and reads only what the model itself decided.
+"""Requests a judgement from a language model, protected against injected verdicts.
 
-Any OpenAI-compatible endpoint works. What a rollout wrote is data: it is shown between markers that carry a nonce made for this one
-request, and a verdict counts only in a fence with the same nonce. A judge that cannot be reached or read is a failure to judge,
-never a reward.
+Any OpenAI-compatible endpoint works. A rollout's text is data: it is enclosed in markers with a nonce unique to the request, and
+a verdict counts only in a fence with the same nonce. An unreachable judge, or an unreadable reply, is a failure to judge, never a
+reward.
 
-A judge can still be persuaded by what it reads; but the answer cannot speak in the judge's place.
+A judge can still be persuaded by the text, but the text cannot forge a verdict.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rollforge.verifiers.building_blocks.verdict_fields import JudgeCostJson
 Messages = Sequence[Mapping[str, str]]
 
 LONGEST_REPLY = 1_000_000
-"""Characters of a judge's reply; a longer one is a failure to judge."""
+"""Size limit of a judge's reply in characters; a longer one is a failure to judge."""
 
 
 class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which model judges, and how it is asked."""
+    """Options of the judge model and its requests."""
 
     model: str = ""
     """Name of the judge model; must be given."""
@@ -64,29 +64,29 @@ class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """One reply of the judge."""
+    """One reply of the judge, with its token counts."""
 
     text: str
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Of the input."""
+    """Part of the input tokens that came from the cache."""
     reasoning_tokens: int = 0
-    """Of the output."""
+    """Part of the output tokens that is reasoning."""
 
 
 class JudgeModel(Protocol):
-    """Anything that can be asked: the endpoint below, or a stand-in in a test."""
+    """Protocol of a judge model: the endpoint below, or a stand-in for tests."""
 
     async def complete(self, messages: Messages) -> Completion:
-        """The reply; raises `Failure` when there is none."""
+        """Return the reply; raises `Failure` if there is none."""
 
     async def close(self) -> None:
         """Release connections."""
 
 
 class JudgeEndpoint:
-    """A judge behind the run's one kind of HTTP client: bounded retries, breaker, either API."""
+    """A judge model behind the usual HTTP client: bounded retries, breaker, either API."""
 
     def __init__(self, options: JudgeOptions) -> None:
         if not options.model or not options.base_url:
@@ -161,7 +161,7 @@ class JudgeEndpoint:
 
 
 class JudgeCost:
-    """The cost of judging one rollout."""
+    """Calls, tokens and time for judging one rollout."""
 
     def __init__(self) -> None:
         self._calls = self._input_tokens = self._output_tokens = 0
@@ -176,7 +176,7 @@ class JudgeCost:
         self._reasoning_tokens += completion.reasoning_tokens
 
     def numbers(self) -> JudgeCostJson:
-        """The cost as numbers of a verdict."""
+        """The cost as numbers for a verdict."""
         cost: JudgeCostJson = {
             "judge_calls": self._calls,
             "judge_input_tokens": self._input_tokens,
@@ -191,7 +191,7 @@ class JudgeCost:
 
 
 def new_nonce(*texts: str) -> str:
-    """A word that none of the texts contains."""
+    """A random word that occurs in none of the texts."""
     while True:
         nonce = secrets.token_hex(8)
         if not any(nonce in text for text in texts):
@@ -199,12 +199,12 @@ def new_nonce(*texts: str) -> str:
 
 
 def as_data(name: str, text: str, nonce: str) -> str:
-    """The text between markers that it cannot close: it does not know the nonce."""
+    """The text enclosed in markers, which it cannot close because it does not contain the nonce."""
     return f"<{name} {nonce}>\n{text}\n</{name} {nonce}>"
 
 
 def fenced(reply: str, nonce: str) -> str | None:
-    """The content of the last closed fence that carries the nonce: no other fence is the judge's verdict."""
+    """Content of the last closed fence with the nonce; other fences are ignored."""
     blocks = re.findall(
         rf"^[ \t]*```verdict-{nonce}[ \t]*\n(.*?)^[ \t]*```", reply + "\n", re.MULTILINE | re.DOTALL
     )
@@ -212,5 +212,5 @@ def fenced(reply: str, nonce: str) -> str | None:
 
 
 def with_cost(verdict: Shape, cost: JudgeCost) -> Shape:
-    """The fields of a verdict, and after them what judging took."""
+    """The fields of a verdict, extended by the cost of judging."""
     return cast("Shape", {**verdict, **cost.numbers()})

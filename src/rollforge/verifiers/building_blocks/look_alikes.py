@@ -1,7 +1,7 @@
-"""Finds words in a text although they are written with look-alike characters, and takes them apart.
+"""Finds words in a text even if written with look-alike characters, and breaks them up.
 
-NFKC covers compatible forms (full-width, mathematical letters); a small table covers letters of other scripts and brackets that
-look the same. Invisible characters inside a word do not hide it.
+NFKC handles compatibility forms (full-width, mathematical letters); a small table handles similar letters of other scripts and
+similar brackets. Invisible characters inside a word are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAME = str.maketrans(
 
 
 def fold(text: str) -> tuple[str, list[int]]:
-    """The text as it looks, without invisible characters and spaces, and the place of each of its characters in the original."""
+    """The text in canonical characters, without invisible characters and spaces, and the original position of each character."""
     folded: list[str] = []
     offsets: list[int] = []
     for position, character in enumerate(text):
@@ -42,7 +42,7 @@ def fold(text: str) -> tuple[str, list[int]]:
 
 
 def looks_like(text: str, words: Sequence[str]) -> bool:
-    """Whether any of the words can be read in the text."""
+    """Whether any of the words occurs in the text, also in look-alike characters."""
     if _has_none(text, words):
         return False
     folded, _ = fold(text)
@@ -50,7 +50,7 @@ def looks_like(text: str, words: Sequence[str]) -> bool:
 
 
 def taken_apart(text: str, words: Sequence[str]) -> str:
-    """The text with `·` between the characters of every word that can be read in it."""
+    """The text with `·` between the characters of every occurrence of a word, also in look-alike characters."""
     if _has_none(text, words):
         return text
     folded, offsets = fold(text)
@@ -68,5 +68,5 @@ def taken_apart(text: str, words: Sequence[str]) -> str:
 
 
 def _has_none(text: str, words: Sequence[str]) -> bool:
-    """Fast path: an ASCII text without the first character of any word."""
+    """Fast path: whether an ASCII text lacks the first character of every word."""
     return text.isascii() and not any(word[:1].casefold() in text.casefold() for word in words)

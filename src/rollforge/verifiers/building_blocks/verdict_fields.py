@@ -1,4 +1,4 @@
-"""The fields of the verdicts that ready verifiers give; all but `reward` become fields of the row."""
+"""Fields in verdicts of the built-in verifiers; all but `reward` become fields of the row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class AnswerVerdictJson(TypedDict, total=False):
-    """A verdict on an answer that was read out of the text."""
+    """Verdict on an extracted answer."""
 
     reward: float
     expected_answer: str
@@ -15,21 +15,21 @@ class AnswerVerdictJson(TypedDict, total=False):
 
 
 class SearchJson(TypedDict):
-    """What a regular expression found: no verdict, but it travels as one."""
+    """Result of a regular expression search, in the form of a verdict."""
 
     reward: None
     extracted: str | None
 
 
 class ComparisonJson(TypedDict):
-    """What a judge said about two answers."""
+    """A judge's result for two answers."""
 
     verdict_label: str | None
     text: str
 
 
 class JudgeCostJson(TypedDict, total=False):
-    """What judging took."""
+    """Cost of judging."""
 
     judge_calls: int
     judge_input_tokens: int
@@ -48,14 +48,14 @@ class JudgeVerdictJson(JudgeCostJson, total=False):
 
 
 class EquivalenceVerdictJson(AnswerVerdictJson, JudgeCostJson, total=False):
-    """A verdict of a judge that compares answers."""
+    """Verdict of a judge that compares answers."""
 
     judge_evaluations: list[ComparisonJson]
     failure_reason: str
 
 
 class MathVerdictJson(EquivalenceVerdictJson, total=False):
-    """A verdict of the library, or of a judge after it."""
+    """Verdict of math-verify, or of a judge after it."""
 
     library_reward: float
 
@@ -78,7 +78,7 @@ class SchemaVerdictJson(TypedDict, total=False):
 
 
 class NeedleVerdictJson(TypedDict):
-    """Whether the values handed in are the expected ones."""
+    """Whether the submitted values are the expected ones."""
 
     reward: float
     accuracy: bool
@@ -102,7 +102,7 @@ CodeRunJson = TypedDict(
     },
     total=False,
 )
-"""How a program's tests ended: the first that failed, or how long all took."""
+"""Result of a program's tests: the first failure, or the duration of all."""
 
 
 class CodeVerdictJson(TypedDict, total=False):

@@ -1,11 +1,11 @@
 """Rewards an answer that follows the task's formal instructions.
 
-Needs `instruction_id_list` and `kwargs` (one object per instruction), in `verifier_metadata` or at the top of
-the row, and optionally `grading_mode`: `binary` (all instructions, the default) or `fraction` (their share).
-Judged is the first text part of the last output item, and an empty one follows nothing.
+Needs `instruction_id_list` and `kwargs` (one object per instruction), in `verifier_metadata` or at the top of the row, and
+optionally `grading_mode`: `binary` (all instructions, the default) or `fraction` (their share). The judged text is the first text
+part of the last output item; an empty text follows no instruction.
 
-A missing or senseless argument, an unknown instruction and lists of different lengths are faults of the task:
-they raise. It judges form only; a well-formed answer to another question passes. Extra: `ifeval`.
+A missing or invalid argument, an unknown instruction and lists of different lengths are errors of the task and raise. Only form
+is judged, so a well-formed answer to another question passes. Extra: `ifeval`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from rollforge.verifiers.instruction_following.arguments import Arguments, Check
 
 needs = ("verifier_metadata.instruction_id_list|instruction_id_list", "verifier_metadata.kwargs|kwargs")
 skip_probes = ("gold", "refusal", "odd", "echo", "swapped gold", "swapped response", "hedge", "spacing")
-"""It judges form: a well-formed refusal or an answer to another question passes, and white space may be part of the form."""
+"""Probes that do not apply because only form is judged: a well-formed refusal or an answer to another question passes, and white
+space may matter.
+"""
 
 CHECKERS: dict[str, Checker] = {**words.CHECKERS, **layout.CHECKERS, **copies.CHECKERS}
-"""All instructions by their id."""
+"""Instruction id → checker, for all instructions."""
 
 
 class InstructionFollowing:
-    """Judges by checking each instruction on its own."""
+    """Judges by checking each instruction separately."""
 
     def __init__(self) -> None:
         try:
@@ -66,7 +68,7 @@ class InstructionFollowing:
 
 
 def follows(instruction: str, text: str, arguments: Arguments) -> bool:
-    """Whether a text follows one instruction; raises ValueError when that cannot be said."""
+    """Whether a text follows one instruction; raises ValueError if this is undecidable."""
     checker = CHECKERS.get(instruction)
     if checker is None:
         raise ValueError(
@@ -82,7 +84,7 @@ def follows(instruction: str, text: str, arguments: Arguments) -> bool:
 
 
 def judged_text(response: Response) -> str:
-    """The first content part of the last output item; nothing when that is no text."""
+    """First content part of the last output item; empty if that is not text."""
     content = response.output[-1].get("content") if response.output else None
     if isinstance(content, str):
         return content

@@ -1,4 +1,4 @@
-"""Arguments of an instruction, from the row; refuses missing and meaningless ones.
+"""Reads arguments of an instruction from the row; refuses missing and invalid ones.
 
 NeMo Gym's library fills a missing argument with a random one, which makes the reward random. Here it is an
 error of the task: it raises, and the rollout stays unjudged.
@@ -11,13 +11,13 @@ from typing import Any
 
 Arguments = Mapping[str, Any]
 Checker = Callable[[str, Arguments], bool]
-"""Whether a text follows an instruction with these arguments."""
+"""(text, arguments) → whether the text follows the instruction."""
 
 RELATIONS = ("less than", "at least")
 
 
 def text_of(arguments: Arguments, name: str) -> str:
-    """A text that is not empty; of a list, its first member."""
+    """A non-empty text; from a list, its first member."""
     value = _given(arguments, name)
     if isinstance(value, list) and value:
         value = value[0]
@@ -27,7 +27,7 @@ def text_of(arguments: Arguments, name: str) -> str:
 
 
 def texts_of(arguments: Arguments, name: str) -> list[str]:
-    """A list of texts that is not empty."""
+    """A non-empty list of texts."""
     value = _given(arguments, name)
     if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} = {value!r} is no list of texts")
@@ -35,7 +35,7 @@ def texts_of(arguments: Arguments, name: str) -> list[str]:
 
 
 def count_of(arguments: Arguments, name: str) -> int:
-    """A whole number, not negative."""
+    """A non-negative integer."""
     value = _given(arguments, name)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
         raise ValueError(f"{name} = {value!r} is no count")
@@ -43,7 +43,7 @@ def count_of(arguments: Arguments, name: str) -> int:
 
 
 def holds(number: int, arguments: Arguments, threshold: str, relation: str) -> bool:
-    """Whether `number` is "less than" or "at least" the threshold."""
+    """Whether `number` satisfies "less than" or "at least" the threshold."""
     limit, word = count_of(arguments, threshold), _given(arguments, relation)
     if word not in RELATIONS:
         raise ValueError(f"{relation} = {word!r} is neither {RELATIONS[0]!r} nor {RELATIONS[1]!r}")

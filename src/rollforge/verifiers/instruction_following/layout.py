@@ -1,4 +1,4 @@
-"""Instructions about form: paragraphs, sections, marks, quotation, language and case."""
+"""Instructions about form: paragraphs, sections, markers, quotation, language and case."""
 
 from __future__ import annotations
 
@@ -19,29 +19,34 @@ _CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def number_sentences(text: str, arguments: Arguments) -> bool:
+    """The number of sentences is below, or at least, `num_sentences`."""
     return holds(len(punkt_sentences(text)), arguments, "num_sentences", "relation")
 
 
 def _paragraphs(parts: list[str]) -> int | None:
-    """The number of non-empty parts; None when an empty one is between others."""
+    """Number of non-empty paragraphs; None if an empty one lies between others."""
     if any(not part.strip() for part in parts[1:-1]):
         return None
     return sum(bool(part.strip()) for part in parts)
 
 
 def number_paragraphs(text: str, arguments: Arguments) -> bool:
+    """Paragraphs separated by `***` number exactly `num_paragraphs`."""
     return _paragraphs(_RULE.split(text)) == count_of(arguments, "num_paragraphs")
 
 
 def two_paragraphs_by_rule(text: str, arguments: Arguments) -> bool:
+    """Two paragraphs, separated by `***`."""
     return _paragraphs(_RULE.split(text)) == 2
 
 
 def two_paragraphs_by_blank_line(text: str, arguments: Arguments) -> bool:
+    """Two paragraphs, separated by blank lines."""
     return _paragraphs(text.split("\n\n")) == 2
 
 
 def nth_paragraph_first_word(text: str, arguments: Arguments) -> bool:
+    """There are `num_paragraphs` paragraphs, and the one numbered `nth_paragraph` starts with `first_word`."""
     wanted, nth = count_of(arguments, "num_paragraphs"), count_of(arguments, "nth_paragraph")
     first_word = text_of(arguments, "first_word").lower()
     if not 1 <= nth <= wanted:
@@ -55,38 +60,45 @@ def nth_paragraph_first_word(text: str, arguments: Arguments) -> bool:
 
 
 def number_placeholders(text: str, arguments: Arguments) -> bool:
+    """At least `num_placeholders` placeholders in square brackets."""
     return len(re.findall(r"\[.*?\]", text)) >= count_of(arguments, "num_placeholders")
 
 
 def postscript(text: str, arguments: Arguments) -> bool:
+    """The text contains the postscript marker."""
     marker = text_of(arguments, "postscript_marker").strip()
     pattern = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}.get(marker, marker.lower())
     return re.search(pattern, text.lower()) is not None
 
 
 def number_bullet_lists(text: str, arguments: Arguments) -> bool:
+    """Exactly `num_bullets` lines that start with `*` or `-`."""
     stars = re.findall(r"^\s*\*[^\*].*$", text, re.MULTILINE)
     dashes = re.findall(r"^\s*-.*$", text, re.MULTILINE)
     return len(stars) + len(dashes) == count_of(arguments, "num_bullets")
 
 
 def constrained_response(text: str, arguments: Arguments) -> bool:
+    """The text contains one of the three allowed answers."""
     return any(answer in text for answer in _CONSTRAINED)
 
 
 def number_highlighted_sections(text: str, arguments: Arguments) -> bool:
+    """At least `num_highlights` parts between asterisks."""
     single = [marked for marked in re.findall(r"\*[^\n\*]*\*", text) if marked.strip("*").strip()]
     double = [marked for marked in re.findall(r"\*\*[^\n\*]*\*\*", text) if marked[2:-2].strip()]
     return len(single) + len(double) >= count_of(arguments, "num_highlights")
 
 
 def multiple_sections(text: str, arguments: Arguments) -> bool:
+    """At least `num_sections` numbered section headings."""
     splitter = text_of(arguments, "section_spliter").strip()
     sections = len(re.split(rf"\s?{splitter}\s?\d+\s?", text)) - 1
     return sections >= count_of(arguments, "num_sections")
 
 
 def json_format(text: str, arguments: Arguments) -> bool:
+    """The text is JSON, optionally inside a code fence."""
     text = text.strip()
     for fence in ("```json", "```Json", "```JSON", "```"):
         text = text.removeprefix(fence)
@@ -98,19 +110,23 @@ def json_format(text: str, arguments: Arguments) -> bool:
 
 
 def title(text: str, arguments: Arguments) -> bool:
+    """The text contains a title in double angle brackets."""
     return any(marked.lstrip("<").rstrip(">").strip() for marked in re.findall(r"<<[^\n]+>>", text))
 
 
 def sentence_hyphens(text: str, arguments: Arguments) -> bool:
+    """Sentences are joined by hyphens without spaces."""
     sentences = split_sentences(text.replace("-", " "))
     return all(part == part.strip() == right for part, right in zip(text.split("-"), sentences, strict=False))
 
 
 def square_brackets(text: str, arguments: Arguments) -> bool:
+    """Every word is in square brackets."""
     return all(word.startswith("[") and word.endswith("]") for word in text.split())
 
 
 def bigram_wrapping(text: str, arguments: Arguments) -> bool:
+    """Every pair of words is in double angle brackets."""
     tokens = text.split()
     return all(
         left.startswith("<<") and right.endswith(">>")
@@ -119,21 +135,25 @@ def bigram_wrapping(text: str, arguments: Arguments) -> bool:
 
 
 def two_responses(text: str, arguments: Arguments) -> bool:
+    """Two different answers, separated by `******`."""
     parts = [part.strip() for part in text.split("******")]
     responses = [part for part in parts if part]
     return all(parts[1:-1]) and len(responses) == 2 and responses[0] != responses[1]
 
 
 def quotation(text: str, arguments: Arguments) -> bool:
+    """The whole text is in double quotation marks."""
     text = text.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
 
 
 def end_checker(text: str, arguments: Arguments) -> bool:
+    """The text ends with `end_phrase`."""
     return text.strip().strip('"').lower().endswith(text_of(arguments, "end_phrase").strip().lower())
 
 
 def counting_composition(text: str, arguments: Arguments) -> bool:
+    """Three paragraphs, each of `n_sent` sentences with `n_words` words."""
     sentences, length = count_of(arguments, "n_sent"), count_of(arguments, "n_words")
     parts = _RULE.split(text)
     for part in parts:
@@ -168,7 +188,7 @@ def english_lowercase(text: str, arguments: Arguments) -> bool:
 
 
 def _is_language(text: str, code: str) -> bool:
-    """Whether the detector says so; a text in which it finds no language at all counts as any."""
+    """Whether the detected language matches; a text without a detectable language counts as a match."""
     import langdetect
 
     langdetect.DetectorFactory.seed = (

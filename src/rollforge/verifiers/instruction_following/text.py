@@ -1,10 +1,9 @@
 """Splits text into words and sentences as the instruction checkers count them.
 
-There are two splitters into sentences, because the checkers use two: `split_sentences` is a chain of
-substitutions in which every `.`, `?` and `!` ends a sentence unless a rule protects it, and `punkt_sentences`
-decides each full stop from the words around it, as NLTK's Punkt model for English does. The trained model
-cannot be bundled; its decisions about abbreviations, initials, numbers and ellipses are approximated with
-short word lists, so that rare abbreviations may be judged differently.
+There are two sentence splitters, because the checkers use two: `split_sentences` is a chain of substitutions in which every `.`,
+`?` and `!` ends a sentence unless a rule protects it, and `punkt_sentences` decides each full stop from the words around it, as
+NLTK's Punkt model for English does. The trained model cannot be bundled; its decisions about abbreviations, initials, numbers and
+ellipses are approximated with short word lists, so that rare abbreviations may be judged differently.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _INITIAL = re.compile(r" ([A-Za-z])[.]")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences by substitution: protected full stops become `<prd>`, ends of sentences `<stop>`."""
+    """Split sentences by substitution: protected full stops become `<prd>`, ends of sentences `<stop>`."""
     text = f" {text}  ".replace("\n", " ")
     text = _TITLE.sub(r"\1<prd>", text)
     text = _SITE.sub(r"<prd>\1", text)
@@ -80,7 +79,7 @@ _STARTERS = _word_set(
     remember try consider
     """
 )
-"""Words that, capitalised after an abbreviation or an ellipsis, open a sentence."""
+"""Words that start a sentence when capitalised after an abbreviation or an ellipsis."""
 
 _COMMON_WORDS = (_STARTERS - {"i"}) | _word_set(
     """
@@ -91,11 +90,11 @@ _COMMON_WORDS = (_STARTERS - {"i"}) | _word_set(
     might must let new good great use make see read write
     """
 )
-"""Words that, capitalised after a single letter, open a sentence; a name does not."""
+"""Words that start a sentence when capitalised after a single letter, unlike names."""
 
 
 def punkt_sentences(text: str) -> list[str]:
-    """Sentences by the words around each full stop, question mark and exclamation mark."""
+    """Split sentences by the words around each full stop, question mark and exclamation mark."""
     sentences: list[str] = []
     for piece in _pieces(text):
         closers = _CLOSERS.match(piece) if sentences else None
@@ -117,7 +116,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _last_end_of_each_word(text: str) -> Iterator[re.Match[str]]:
-    """Of several marks within one run of non-space characters only the last can end a sentence."""
+    """Among several marks within one word, keep only the last as a possible end of sentence."""
     previous: re.Match[str] | None = None
     for end in _POSSIBLE_END.finditer(text):
         if previous is not None and any(map(str.isspace, text[previous.end() : end.start()])):
@@ -198,12 +197,12 @@ _CLOSING = (
 
 
 def tokens(text: str) -> list[str]:
-    """Words and marks as separate tokens, sentence by sentence, in the manner of the Penn Treebank."""
+    """Words and marks as separate tokens, sentence by sentence, in Penn Treebank style."""
     return [token for sentence in punkt_sentences(text) for token in sentence_tokens(sentence)]
 
 
 def sentence_tokens(sentence: str) -> list[str]:
-    """The tokens of one sentence: a full stop is cut off only at its end."""
+    """Tokens of one sentence; a full stop is separated only at its end."""
     for pattern, replacement in (*_OPENING, *_MARKS):
         sentence = pattern.sub(replacement, sentence)
     sentence = f" {sentence} "
@@ -218,5 +217,5 @@ def _two_parts(contraction: re.Match[str]) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and underscores."""
+    """Sequences of letters, digits and underscores."""
     return re.findall(r"\w+", text)

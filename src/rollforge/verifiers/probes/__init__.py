@@ -1,4 +1,4 @@
-"""Probes: questions whose right verdict is known without labels. They find a broken verifier before its rewards are trained on.
+"""They find a broken verifier before its rewards are trained on.
 
 questions     what every verifier must get right
 answers       made-up answers: gold in every usual form, empty, refusals, gibberish, changed spacing

@@ -1,7 +1,6 @@
 """Generates answers whose verdict is known.
 
-They do not depend on how a verifier works: a gold answer is written in every form that people ask models for, and one form that
-passes is enough.
+They are independent of the verifier: a gold answer is written in every common answer format, and one passing format is enough.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ GOLD_FIELDS = (
     "label",
     "solution",
 )
-"""Row fields with the right answer, most usual first."""
+"""Row fields with the right answer, most common first."""
 
 EMPTY = ("", " \n\t\n ")
 REFUSALS = (
@@ -49,15 +48,15 @@ ODD = (
 
 
 def nothing() -> Response:
-    """A response without any item."""
+    """A response without items."""
     return Response({"object": "response", "status": "completed", "incomplete_details": None, "output": []})
 
 
 def gold_of(task: Task, hook: Callable[[Task], Any] | None = None) -> list[Any]:
-    """The right answers to a task, any of which may pass; empty when the row holds none.
+    """The right answers to a task, each of which may pass; empty if the row has none.
 
     Args:
-        hook: The verifier's own `gold(task)`, for tasks whose right answer is no plain text.
+        hook: The verifier's own `gold(task)`, for tasks whose right answer is not plain text.
     """
     value = None
     if hook is not None:
@@ -79,7 +78,7 @@ def gold_text(gold: list[Any]) -> str:
 
 
 def gold_key(gold: list[Any]) -> str:
-    """A text that is equal for equal right answers."""
+    """A text that is equal for equal right answers, used as a key."""
     return " | ".join(" ".join(str(item).split()).casefold() for item in gold)
 
 
@@ -95,7 +94,7 @@ FORMS: dict[str, str] = {
     "code block": "```python\n{}\n```",
     "json": '{{"answer": {}}}',
 }
-"""The usual forms of an answer."""
+"""Common formats of an answer."""
 
 
 EXPLICIT_FORMS = (
@@ -108,11 +107,11 @@ EXPLICIT_FORMS = (
     "sentence",
     "plain",
 )
-"""Forms that mark the answer clearly, clearest first."""
+"""Formats that mark the answer explicitly, clearest first."""
 
 
 def renderings(task: Task, gold: list[Any]) -> Iterator[tuple[str, Response]]:
-    """The right answer in every usual form: (name of the form, response)."""
+    """The right answer in every common format: (format name, response)."""
     for item in gold:
         if isinstance(item, dict):
             yield (
@@ -130,7 +129,7 @@ def renderings(task: Task, gold: list[Any]) -> Iterator[tuple[str, Response]]:
 
 
 def _letters(task: Task, gold: str) -> list[str]:
-    """For tasks with options: the letter of the right option, when the right answer is the option's text."""
+    """For tasks with options: the letter of the right option, if the right answer is given as the option's text."""
     options = task.get("options")
     if not isinstance(options, list):
         return []
@@ -144,7 +143,7 @@ def _letters(task: Task, gold: str) -> list[str]:
 
 
 def respaced(response: Response) -> list[tuple[str, Response]]:
-    """The response with meaningless changes of spacing or wrapping."""
+    """The response with irrelevant changes of spacing or wrapping."""
     text = response.last_text
     if not text.strip():
         return []

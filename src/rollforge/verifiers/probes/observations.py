@@ -1,6 +1,6 @@
 """A verifier's verdicts on the probes, collected until a report is made.
 
-Nothing is judged before the report: which reward counts as a pass depends on all rewards seen.
+They are evaluated only in the report, because the pass threshold depends on all observed rewards.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Observations:
         self.skipped = skipped
         self.said: dict[str, list[Said]] = defaultdict(list)
         self.forms: Counter[str] = Counter()
-        """How often each form of the right answer passed."""
+        """Number of passes of each format of the right answer."""
         self.golds: Counter[str] = Counter()
-        """How often each right answer occurs."""
+        """Number of occurrences of each right answer."""
         self.without_gold = 0
         self.unjudged_gold = 0
         self.tasks = 0
         self.calls = 0
         self.is_hanging = False
-        """It ran out of time so often in a row that probing stopped."""
+        """Whether probing stopped because of too many consecutive time-outs."""
         self._lowest, self._highest = math.inf, -math.inf
 
     def saw(self, reward: float) -> None:
-        """Widen the observed range by a reward."""
+        """Extend the observed range to include a reward."""
         self._lowest, self._highest = min(self._lowest, reward), max(self._highest, reward)
 
     @property
@@ -52,13 +52,14 @@ class Observations:
 
     @property
     def threshold(self) -> float:
-        """The middle of the verifier's range: declared, else observed; of [0, 1] when only one reward was seen."""
+        """Pass threshold: the middle of the declared or observed range; 0.5 if only one reward was observed."""
         low, high = self._judge.verifier.reward_range or (self._lowest, self._highest)
         if low >= high:
             low, high = min(low, 0.0), max(high, 1.0)
         return (low + high) / 2
 
     def has_flipped(self, observation: Said) -> bool:
+        """Whether the reward differs from the one that it should equal, by more than 1 % of the observed range."""
         if observation.reward is None or observation.before is None:
             return observation.reward is not observation.before
         return abs(observation.reward - observation.before) > 0.01 * (self._highest - self._lowest)
@@ -73,14 +74,14 @@ class Observations:
         return not passes if kind == "false negative" else passes
 
     def chance(self) -> float:
-        """The probability that two tasks have the same right answer: what guessing without reading the task earns."""
+        """Probability that two tasks have the same right answer, which is the success rate of guessing without the task."""
         total = sum(self.golds.values())
         if total < 2:
             return 0.0
         return sum(count * (count - 1) for count in self.golds.values()) / (total * (total - 1))
 
     def report(self) -> ProbeReport:
-        """The findings so far."""
+        """The report on all observations so far."""
         probes = [self._probe(name) for name in QUESTIONS]
         form = self.forms.most_common(1)
         return ProbeReport(
@@ -163,7 +164,7 @@ def _example(observation: Said) -> ProbeExample:
 
 
 def _pooled(probes: list[Probe], kind: Kind) -> Rate:
-    """The pooled rate of all questions of a kind; chance is not subtracted."""
+    """Pooled rate of all questions of a kind, without subtracting chance."""
     of_kind = [probe for probe in probes if probe.kind == kind]
     bad, n = sum(probe.bad for probe in of_kind), sum(probe.n for probe in of_kind)
     return Rate(bad / n, wilson(bad, n), n) if n else Rate(None, None, 0)

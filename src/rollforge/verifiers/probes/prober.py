@@ -1,6 +1,6 @@
 """Probes a verifier task by task and collects its verdicts.
 
-Tasks may come all at once or during a running collection. No model is called, and no verdict of a probe enters a run.
+Tasks may come all at once or during a running collection. No model is called, and probe verdicts are not recorded in runs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PARTNERS = 32
 LEARNING = 3
 EXCERPT = 200
 PATIENCE = 5
-"""Probing stops after this number of calls in a row that ran out of time."""
+"""Number of consecutive time-outs after which probing stops."""
 
 
 class _Partner(msgspec.Struct, frozen=True):
-    """Another task, to swap answers with."""
+    """Another task whose answers are swapped with this task's."""
 
     task: Task
     gold: list[Any]
@@ -47,11 +47,11 @@ class _Partner(msgspec.Struct, frozen=True):
 
 
 class _Hanging(Exception):
-    """The verifier runs out of time on every question."""
+    """The verifier times out on every question."""
 
 
 class Prober:
-    """Asks the questions through a judge; equal answers are not shared, since agreement is one of the questions."""
+    """Sends questions to a judge. Equal answers do not share calls, since consistency is one of the questions."""
 
     def __init__(self, judge: RunningJudge) -> None:
         self._judge = judge
@@ -60,14 +60,14 @@ class Prober:
         self._partners: deque[_Partner] = deque(maxlen=PARTNERS)
         self._explicit_form: str | None = None
         self._late = 0
-        """Calls in a row that ran out of time."""
+        """Number of consecutive time-outs."""
 
     def report(self) -> ProbeReport:
-        """The findings so far."""
+        """The report on all observations so far."""
         return self._seen.report()
 
     async def ask(self, task: Task, response: Response | None = None) -> None:
-        """Ask everything about one task; `response` is a real answer to it, if there is one."""
+        """Ask all questions about one task; `response` is a real answer to it, if available."""
         if self._seen.is_hanging:
             return
         try:
@@ -97,7 +97,7 @@ class Prober:
         )
 
     async def _called(self, task: Task, response: Response, failures: list[Said]) -> Any:
-        """The reward, None for "cannot judge", or the failure itself."""
+        """The reward, None for "cannot judge", or the failure."""
         self._seen.calls += 1
         try:
             reward = (await self._judge.call_once(task, response)).reward
@@ -171,7 +171,7 @@ class Prober:
         failures: list[Said],
         note: str = "",
     ) -> None:
-        """Record the best reward of the wrong answers; a failure to judge is no reward."""
+        """Record the best reward among wrong answers; failures to judge are ignored."""
         observations: list[Said] = []
         for response in responses:
             reward = await self._called(task, response, failures)
@@ -185,7 +185,7 @@ class Prober:
             )
 
     def _partner(self, task: Task, gold: list[Any]) -> _Partner | None:
-        """Another task with another right answer; a different one each time, so that no task is used for many."""
+        """Another task with a different right answer; varied, so that no task is used too often."""
         partners = list(self._partners)
         turn = self._seen.tasks * 7 % max(len(partners), 1)
         for other in partners[turn:] + partners[:turn]:
@@ -212,7 +212,7 @@ class Prober:
             await self._note_highest("swapped response", task, [partner.response], gold, failures, note)
 
     async def _ask_hedge(self, task: Task, gold: list[Any], partner: _Partner, failures: list[Said]) -> None:
-        """Name the right answer, then give another one in the clearest form that this verifier reads."""
+        """Test hedging: name the right answer, then give another one in the clearest format that the verifier accepts."""
         if not isinstance(gold[0], str | int | float) or not isinstance(partner.gold[0], str | int | float):
             return
         right, wrong = str(gold[0]), str(partner.gold[0])
@@ -225,7 +225,7 @@ class Prober:
                 return
 
     async def _ask_again(self, task: Task, answers: list[Response], failures: list[Said]) -> None:
-        """Repeat the answers, also with other spacing: one observation each, the worst of all answers."""
+        """Test consistency: repeat answers, also with other spacing; records the worst result of all answers."""
         repeated: list[Said] = []
         changed: list[Said] = []
         for answer in answers:

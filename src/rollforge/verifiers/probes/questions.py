@@ -8,13 +8,13 @@ from rollforge.verifiers.probes.report import Kind
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question whose right verdict is known without a label."""
+    """A question whose right verdict is known without labels."""
 
     text: str
     kind: Kind
     limit: float
     is_by_chance: bool = False
-    """Right by chance now and then, as on multiple choice."""
+    """Whether a wrong answer may be right by chance, as in multiple choice."""
 
 
 QUESTIONS = {
@@ -32,19 +32,19 @@ QUESTIONS = {
     "twice": Question("Does the same call twice give the same reward?", "flip", 0.05),
     "errors": Question("Does it judge without failing?", "error", 0.05),
 }
-"""Questions by name, each with the tolerated share of wrong answers."""
+"""Questions by name, each with the tolerated error rate."""
 
 UNSTEADY_LIMIT = 0.20
-"""For a verifier that declares itself not deterministic, the same call may differ this often."""
+"""Tolerated rate of different results for the same call, for a verifier that declares itself not deterministic."""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One verdict on one made-up answer."""
+    """A verdict on one made-up answer."""
 
     task: int
     reward: float | None
     sent: str
     expected: str | None
     before: float | None = None
-    """The reward it should have equalled."""
+    """The reward that it should have equalled."""
     note: str = ""

@@ -1,7 +1,7 @@
-"""Verdicts on probes → error rates with intervals, and a judgement with its reason.
+"""Error rates with intervals from probe verdicts, and a judgement with its reason.
 
-A verifier is judged broken only when a rate's whole interval lies beyond its limit; a few bad answers of a small sample are shown,
-not judged.
+A verifier is judged broken only when a rate's whole interval lies beyond its limit; a few errors in a small sample are shown
+without judging.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ class ProbeExample(msgspec.Struct, frozen=True):
 
     task: int
     sent: str
-    """The answer it was given (its end)."""
+    """The end of the answer sent to the verifier."""
     reward: float | None
-    """What it said."""
+    """The verifier's reward."""
     expected: str | None = None
     note: str = ""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """One question, asked about many tasks."""
+    """Results of one question over many tasks."""
 
     name: str
     question: str
     kind: Kind
     n: int
-    """Tasks it was asked about, and that the verifier gave a verdict on."""
+    """Number of tasks with a verdict on this question."""
     bad: int
     rate: float | None
     ci: tuple[float, float] | None
     """95 % Wilson interval of the rate."""
     chance: float
-    """The rate that agreement by chance alone explains; the limit is on top of it."""
+    """Rate explained by chance agreement alone; the limit is added to it."""
     limit: float
     finding: Finding
     reason: str = ""
-    """Why it was not asked."""
+    """Why the question was not asked."""
     examples: list[ProbeExample] = []
 
 
@@ -60,7 +60,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the probes say about a verifier."""
+    """Results of probing a verifier."""
 
     verifier: str
     fingerprint: str
@@ -69,9 +69,9 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     is_broken: bool
     threshold: float
-    """Rewards from here on count as a pass."""
+    """Rewards from this value on count as passed."""
     gold_form: str | None
-    """The form in which the gold answer passed most often."""
+    """Format in which gold answers passed most often."""
     probes: list[Probe]
     false_negative: Rate
     false_positive: Rate
@@ -80,7 +80,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reasons(self) -> list[str]:
-        """Why it is judged broken, a sentence each."""
+        """Reasons for judging it broken, one sentence each."""
         return [reason_of(probe) for probe in self.probes if probe.finding == "broken"]
 
     def supersedes(self, facts: object) -> bool:
@@ -95,7 +95,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_broken or not isinstance(tasks, int) or self.tasks >= tasks
 
     def facts(self) -> dict[str, object]:
-        """The outcome as the run's manifest keeps it, for `check` and the report."""
+        """The outcome as stored in the run's manifest, for `check` and the report."""
         return {
             "verifier": self.verifier,
             "fingerprint": self.fingerprint,
@@ -118,19 +118,19 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wilson(bad: int, n: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of `bad` out of `n`; (0, 1) when nothing was asked."""
+    """95 % Wilson score interval of `bad` out of `n`; (0, 1) if n is 0."""
     if n == 0:
         return 0.0, 1.0
     return intervals.wilson(bad / n, n, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
 
 
 def rate_of(bad: int, n: int) -> Rate:
-    """A rate and its interval; no number when nothing was asked."""
+    """A rate and its interval; None without questions."""
     return Rate(bad / n, wilson(bad, n), n) if n else Rate(None, None, 0)
 
 
 def finding_of(bad: int, n: int, limit: float, chance: float) -> Finding:
-    """Broken when the whole interval clears the limit, unclear when only the rate does."""
+    """Broken if the whole interval is above the limit, unclear if only the rate is."""
     if n == 0:
         return "not asked"
     allowed = min(limit + chance, 0.99)
@@ -140,7 +140,7 @@ def finding_of(bad: int, n: int, limit: float, chance: float) -> Finding:
 
 
 def reason_of(probe: Probe) -> str:
-    """A broken probe in one sentence."""
+    """Describe a failed question in one sentence."""
     low, high = probe.ci or (0.0, 1.0)
     chance = f" beyond chance ({probe.chance:.0%})" if probe.chance else ""
     return (

@@ -1,8 +1,8 @@
-"""Probes in the background of a running collection: on a share of its tasks, never in its way.
+"""Probes in the background of a running collection, on a share of its tasks, without delaying it.
 
-A share of a small run would be too few tasks to see anything, so the probe asks about at least `FEWEST_TASKS` tasks where the run
-has them. With no wrong answer on 60 tasks, the true rate is below 6 % (Wilson, 95 %); a verifier that is wrong on 30 % of a question
-is judged broken with probability 0.98.
+A share of a small run would be too few tasks for a result, so at least `FEWEST_TASKS` tasks are probed if the run has them. With
+no wrong answer on 60 tasks, the true rate is below 6 % (Wilson, 95 %); a verifier that is wrong on 30 % of a question is judged
+broken with probability 0.98.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 AT_ONCE = 2
 BACKLOG = 64
-"""Tasks that may wait; further ones are skipped: the run's own verdicts come first."""
+"""Most queued tasks; further ones are skipped, because the run's own verdicts have priority."""
 FEWEST_TASKS = 60
-"""Tasks to ask about at least, however small the share."""
+"""Fewest tasks to probe, whatever the share."""
 
 
 class SprinkledProbes:
-    """Probes for the judge of a collection. Offer it every rollout; it takes its share of tasks."""
+    """Probes for the judge of a collection. Offer it every rollout; it selects its share of tasks."""
 
     def __init__(self, judge: RunningJudge, share: float, tasks: int | None = None) -> None:
         """Prepare to probe.
 
         Args:
-            share: Share of the tasks to ask about.
-            tasks: Tasks of the run, so that a small share can be raised to `FEWEST_TASKS` of them.
+            share: Share of the tasks to probe.
+            tasks: Number of tasks in the run, for raising a small share to `FEWEST_TASKS`.
         """
         self._prober = Prober(judge)
         floor = min(1.0, FEWEST_TASKS / tasks) if tasks else 0.0
@@ -44,7 +44,7 @@ class SprinkledProbes:
         self.passed_over = 0
 
     def offer(self, task: Task, response: Response) -> bool:
-        """Ask about this task if it is drawn, each at most once; True when it was taken. Returns at once."""
+        """Probe this task if it is drawn, at most once; returns at once, True if the task was taken."""
         if task.index in self._asked or not self._is_drawn(task.index):
             return False
         if len(self._running) >= BACKLOG:
@@ -57,7 +57,7 @@ class SprinkledProbes:
         return True
 
     def _ended(self, work: asyncio.Task[None]) -> None:
-        """Keep the first unexpected error: it ends in a note of the report, never in the run."""
+        """Keep the first unexpected error for a note in the report; it does not affect the run."""
         self._running.discard(work)
         error = None if work.cancelled() else work.exception()
         if error is not None and not self._error:
@@ -72,7 +72,7 @@ class SprinkledProbes:
             await self._prober.ask(task, response)
 
     def report(self) -> ProbeReport:
-        """The findings so far."""
+        """The report on all observations so far."""
         report = self._prober.report()
         return msgspec.structs.replace(report, notes=[*report.notes, self._error]) if self._error else report
 

@@ -1,7 +1,7 @@
-"""When two answers to a task are equal: a digest of everything a verifier sees.
+"""Equality of answers: a digest of everything that a verifier sees.
 
-The whole output counts, item by item, and how it ended. Random names from servers (item ids, call ids), token numbers and usage do
-not count: a verifier that reads those must declare `is_deterministic = False`.
+It covers all output items and how the output ended. Random ids from servers (items, calls), token ids and usage are excluded; a
+verifier that reads those must declare `is_deterministic = False`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class AnswerKeys:
-    """Keys for one verifier; a task's digest is computed once for all its samples."""
+    """Answer keys for one verifier; a task's digest is computed once for all its samples."""
 
     def __init__(self, fingerprint: str, remembered_bytes: int = 32 << 20) -> None:
         self._fingerprint = fingerprint.encode()
@@ -42,7 +42,7 @@ class AnswerKeys:
         self._digest_by_task: dict[int, tuple[Task, bytes, int]] = {}
 
     def key(self, task: Task, response: Response) -> bytes:
-        """Sixteen bytes that are equal for equal answers to equal tasks."""
+        """A 16-byte key that is equal for equal answers to equal tasks."""
         digest = hashlib.blake2b(self._task_digest(task), digest_size=16)
         digest.update(answer_bytes(response))
         return digest.digest()
@@ -97,7 +97,7 @@ def _plain_item(item: Any, ordinal_by_call: dict[str, int]) -> Any:
 
 
 def _short_message(item: JsonFields) -> list[Any] | None:
-    """Key of a message of plain text parts as a list; keys of all other items are no lists, so the two never collide."""
+    """Key of a message of plain text parts, as a list; keys of other items are never lists, so there are no collisions."""
     content = item.get("content")
     if not isinstance(content, list):
         return None

@@ -1,6 +1,6 @@
 """One call of a verifier: binds its options, calls it, turns the result into a verdict or a failure.
 
-The same code runs in the event loop and in worker processes, so a verdict does not depend on where it was given.
+The same code runs in the event loop and in worker processes, so verdicts do not depend on the place.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 
 MESSAGE_CHARS = 2000
 LATE = "no verdict within"
-"""How the message of a call that ran out of time begins."""
+"""Prefix of the message of a timed-out call."""
 
 _PLAIN = (dict, bool, int, float)
-"""Types that most verifiers return."""
+"""Return types of most verifiers."""
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """Queue and workers of whatever runs the calls."""
+    """Queue and worker counts of a call engine."""
 
     queued: int = 0
     """Calls that wait for a worker."""
     busy: int = 0
-    """Workers (or calls in the event loop) that judge right now."""
+    """Workers (or calls in the event loop) that are judging now."""
     workers: int = 0
-    """Worker processes alive; 0 in the event loop."""
+    """Number of live worker processes; 0 in the event loop."""
     replaced: int = 0
-    """Workers that died or were killed, and were replaced."""
+    """Number of workers that died or were killed, and were replaced."""
     is_forked: bool = False
-    """Workers are copies of this process, because no other process can import the verifier."""
+    """Whether workers are forks of this process, because no other process can import the verifier."""
 
 
 class Stopped(Exception):
-    """The call was withdrawn because verification is stopping: neither a verdict nor a failure."""
+    """The call was cancelled because verification stops; it is neither a verdict nor a failure."""
 
 
 class LiveVerifier:
-    """A verifier with its options bound: start it, call it, close it."""
+    """A verifier with bound options, to be started, called and closed."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
@@ -94,14 +94,14 @@ class LiveVerifier:
             self._runner.close()
 
     def judge_now(self, task: Task, responses: list[Response]) -> list[Verdict]:
-        """The verdicts of one call in a process without an event loop; an async verifier gets a loop of its own."""
+        """Verdicts of one call in a process without an event loop; an async verifier runs in a loop kept for all calls."""
         value = self.called(task, responses)
         if is_awaitable(value):
             value = self._run(_awaited(value))
         return self.verdicts(value, len(responses))
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run in one loop for all calls: connections that a verifier holds belong to the loop that opened them."""
+        """Run in one loop kept for all calls, since connections of a verifier belong to the loop that opened them."""
         import asyncio  # here: most workers never need it, and start in half the time without
 
         if self._runner is None:
@@ -109,18 +109,18 @@ class LiveVerifier:
         return self._runner.run(work)
 
     async def judge(self, task: Task, responses: list[Response]) -> list[Verdict]:
-        """The verdicts of one call, in the event loop."""
+        """Verdicts of one call, in the event loop."""
         value = self.called(task, responses)
         if is_awaitable(value):
             value = await value
         return self.verdicts(value, len(responses))
 
     def called(self, task: Task, responses: list[Response]) -> Any:
-        """What the verifier returns: a verdict, or an awaitable of one."""
+        """The verifier's return value: a verdict, or an awaitable."""
         return self.call(task, responses) if self.verifier.is_group else self.call(task, responses[0])
 
     def verdicts(self, value: object, count: int) -> list[Verdict]:
-        """Convert a returned value to verdicts; raises `ValueError` when it is none."""
+        """Convert a returned value to verdicts; raises `ValueError` if it is invalid."""
         if not self.verifier.is_group:
             return [Verdict.from_value(value)]
         if not isinstance(value, list | tuple) or len(value) != count:
@@ -184,12 +184,12 @@ def _written(write: Callable[[], str], otherwise: str) -> str:
 
 
 def verifier_failure(message: str) -> Failure:
-    """The failure that a missing verdict becomes."""
+    """The failure for a missing verdict."""
     return Failure("verifier", "verifier", message[:MESSAGE_CHARS])
 
 
 def failure_message(error: BaseException, verifier: Verifier | None = None) -> str:
-    """The traceback's last line and its place in the user's code; our own errors keep their text."""
+    """The traceback's last line and its location in user code; our own errors keep their text."""
     if isinstance(error, RollforgeError):
         return f"{error} ({error.hint})" if error.hint else str(error)
     if isinstance(error, Failure):
@@ -203,7 +203,7 @@ def failure_message(error: BaseException, verifier: Verifier | None = None) -> s
 
 
 def _position_of(error: BaseException, verifier: Verifier | None) -> str:
-    """`file.py:12 in verify`: the deepest line in the verifier's file, else in code that is not installed."""
+    """`file.py:12 in verify`: the deepest frame in the verifier's file, else in code that is not installed."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__, limit=-200)
@@ -234,10 +234,10 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 _RUNNING = str(Path(__file__).parent) + os.sep
 _HERE = str(Path(__file__).parent.parent) + os.sep
 _RUNNING_FILES = {records.__file__, *(_RUNNING + name for name in ("calling.py", "in_loop.py", "worker.py"))}
-"""Files that appear in every traceback and are never the user's line to fix."""
+"""Files that occur in every traceback and are never user code."""
 
 
 def shown_path(filename: str) -> str:
-    """Relative to the working directory, when the file is below it."""
+    """The path relative to the working directory, if it is inside."""
     here = os.getcwd() + os.sep  # noqa: PTH109  (a text is compared)
     return filename[len(here) :] if filename.startswith(here) else filename

@@ -1,4 +1,4 @@
-"""CPU cores: how many this process may use, and how many are idle."""
+"""CPU cores: number usable by this process, and number of idle ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Cores this process may run on, within the container's quota."""
+    """Number of cores for this process, within the container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -20,7 +20,7 @@ def usable_cores() -> int:
 def idle_cores() -> Iterator[float]:
     """Yield the number of idle cores since the previous step; the first step covers the time since boot.
 
-    Where the system does not report it, half of all cores count as idle.
+    If the system does not report it, half of all cores count as idle.
     """
     cores = usable_cores()
     before = (0, 0)

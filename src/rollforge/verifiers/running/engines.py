@@ -1,4 +1,4 @@
-"""Where a call of a verifier runs: in workers that start with the first call, or in the event loop for cheap tasks."""
+"""Call engines: workers that start with the first call, and the event loop for cheap tasks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MixedEngine:
         self._is_cheap_for = is_cheap_for
 
     def state(self) -> EngineState:
-        """The pool's state, with the calls in the loop counted as busy."""
+        """The pool's state, with calls in the loop counted as busy."""
         state = self._pool.state()
         return msgspec.structs.replace(state, busy=state.busy + self._loop.state().busy, is_forked=False)
 
@@ -52,12 +52,12 @@ class MixedEngine:
         await self._loop.start()
 
     def run(self, task: Task, responses: list[Response]) -> Coroutine[Any, Any, CallOutcome]:
-        """The outcome of one call; raises `Failure` when there is none."""
+        """Run one call and return its outcome; raises `Failure` if there is none."""
         engine = self._loop if self._is_cheap_for(task) else self._on_demand
         return engine.run(task, responses)
 
     def drop_waiting(self) -> None:
-        """Take back the calls that no worker has yet."""
+        """Cancel calls that no worker has started."""
         self._pool.drop_waiting()
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Digest of a verifier: its source, its options, its mode.
 
-Equal fingerprints mean comparable verdicts. The source is the verifier's whole file plus the files of its folder (or package) that
-it imports, since a helper decides the verdict as much as the function does. Installed libraries are not part of it.
+Equal fingerprints mean comparable verdicts. The source is the verifier's whole file plus the files of its folder (or package)
+that it imports, since helpers affect verdicts too. Installed libraries are excluded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from typing import Any
 import msgspec
 
 _NOT_VERDICTS = {"__init__", "base", "verdict_fields"}
-"""Modules of `rollforge.verifiers` that load verifiers or only declare types; like `running/`, a change in them changes no verdict."""
+"""Modules of `rollforge.verifiers` that only load verifiers or declare types; like `running/`, changes in them do not affect
+verdicts.
+"""
 
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-"""Folders of unrelated packages: files beside a module there are not its helpers."""
+"""Folders of unrelated packages, whose files beside a module are not its helpers."""
 
 
 def fingerprint_of(function: Callable[..., Any], options: Mapping[str, Any], mode: str | None) -> str:
@@ -58,12 +60,12 @@ def _source_files(function: Callable[..., Any]) -> list[Path]:
 
 
 def _only_runs(path: Path) -> bool:
-    """Whether a file of ours runs or loads verifiers without deciding any verdict."""
+    """Whether one of our files only runs or loads verifiers, without affecting verdicts."""
     return path.stem in _NOT_VERDICTS or path.parent.name == "running"
 
 
 def _imported(path: Path, root: Path) -> Iterator[Path]:
-    """The files that a file's import statements name, also those inside functions."""
+    """Files named by a file's import statements, also inside functions."""
     try:
         tree = _parsed(path.read_bytes())
     except (SyntaxError, ValueError):  # such a file cannot be imported either
@@ -91,7 +93,7 @@ def _parsed(source: bytes) -> ast.Module:
 
 
 def _import_files(start: Path, names: list[str]) -> Iterator[Path]:
-    """The files that importing the dotted `names` executes: packages and the module itself."""
+    """Files executed by importing the dotted `names`: packages and the module itself."""
     for name in filter(None, names):
         for path in (start / f"{name}.py", start / name / "__init__.py"):
             if path.is_file():
@@ -108,7 +110,7 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 
 def _code_part(function: Callable[..., Any]) -> bytes:
-    """Bytes that distinguish functions of the same file and name: lambdas, closures, code typed at a prompt."""
+    """Bytes that distinguish functions of the same file and name: lambdas, closures, interactive code."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or ("<" not in function.__qualname__ and _is_in_a_file(function)):
         return b""
@@ -119,7 +121,7 @@ def _code_part(function: Callable[..., Any]) -> bytes:
 
 
 def _code_text(code: CodeType) -> str:
-    """What a code object does, without where it stands: a notebook's kernel gives the same cell another file each time."""
+    """Digest text of a code object without its file name, because a notebook kernel changes a cell's file each time."""
     constants = [
         _code_text(one) if isinstance(one, CodeType) else _constant_text(one) for one in code.co_consts
     ]

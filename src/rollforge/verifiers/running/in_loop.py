@@ -26,7 +26,7 @@ from rollforge.verifiers.running.calling import (
 T = TypeVar("T")
 
 GRACE = 3.0
-"""Seconds an async verifier has to end once it is cancelled."""
+"""Seconds that an async verifier has to end after cancellation."""
 
 
 class LoopEngine:
@@ -40,11 +40,11 @@ class LoopEngine:
         self._running = 0
 
     def state(self) -> EngineState:
-        """Calls under way."""
+        """Number of calls in progress."""
         return EngineState(busy=self._running)
 
     def drop_waiting(self) -> None:
-        """No call ever waits here."""
+        """Do nothing: calls never wait here."""
 
     async def start(self) -> None:
         try:
@@ -74,16 +74,16 @@ class LoopEngine:
         return time.perf_counter() - started, verdicts
 
     def _own(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Call the user's code; everything it raises is its failure, SystemExit included."""
+        """Call user code; any exception counts as a failure, SystemExit included."""
         try:
             return call(*arguments)
         except (Failure, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a verifier is somebody's code, and may even exit
+        except BaseException as error:  # a verifier is user code, and may even exit
             raise verifier_failure(failure_message(error, self._verifier)) from error
 
     async def _in_time(self, value: Awaitable[Any]) -> Any:
-        """The awaited result, within the timeout. A task of its own separates its cancellation from ours."""
+        """The awaited result, within the timeout. A separate task distinguishes the verifier's cancellation from ours."""
         work = asyncio.create_task(_outcome(value))
         started = time.perf_counter()
         try:
@@ -103,14 +103,14 @@ class LoopEngine:
 
 
 def _copies(task: Task, responses: list[Response]) -> tuple[Task, list[Response]]:
-    """Copies, as a worker would get: a user's verifier may change its arguments without anyone else seeing it."""
+    """Copies of the arguments, as a worker would get, so that a verifier cannot modify shared objects."""
     return Task(from_json(to_json(task)), task.index), [
         Response(from_json(bytes(response.encoded))) for response in responses
     ]
 
 
 async def _outcome(value: Awaitable[Any]) -> Callable[[], Any]:
-    """A callable that returns or raises the result: a BaseException that leaves a task would end the whole loop."""
+    """A callable that returns or raises the result, since a BaseException leaving a task would end the event loop."""
     try:
         result = await value
     except KeyboardInterrupt:
@@ -125,7 +125,7 @@ def _reraise(error: BaseException) -> Never:
 
 
 async def _end(work: asyncio.Task[Any]) -> None:
-    """Cancel it. A task that ignores cancellation is abandoned: neither we nor the closing loop wait for it."""
+    """Cancel a task. One that ignores cancellation is abandoned, and the closing loop does not wait for it."""
     work.cancel()
     try:
         await asyncio.wait([work], timeout=GRACE)

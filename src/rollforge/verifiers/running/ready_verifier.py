@@ -1,4 +1,4 @@
-"""A verifier made ready to run: where its calls run, and one call for equal answers.
+"""Prepares a verifier for running: selects where calls run, and shares calls between equal answers.
 
 Async verifiers and those that declare themselves cheap run in the event loop, except for tasks that `is_cheap_for` rejects. All
 others run in long-lived worker processes with a hard timeout and a memory limit. Equal answers to the same task share one call,
@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 Workers = int | Literal["auto"]
 Sharing = Literal["auto", "always", "never"]
 REMEMBERED = 200_000
-"""Verdicts kept in memory for equal answers; evicted ones are judged again, or found in the cache on disk."""
+"""Verdicts cached in memory for equal answers; evicted ones are judged again, or read from the disk cache."""
 MOST_WORKERS = 1024
-"""Upper bound of `--verify-workers`: more processes than this are a typo."""
+"""Upper bound of `--verify-workers`; a larger number is probably a typo."""
 
 
 class VerdictStore(Protocol):
-    """Verdicts that outlive a run."""
+    """A store of verdicts across runs."""
 
     def get(self, key: bytes) -> Verdict | None:
-        """The verdict under the key."""
+        """The verdict stored under the key, or None."""
 
     def put(self, key: bytes, verdict: Verdict) -> None:
         """Keep a verdict."""
@@ -45,36 +45,36 @@ class VerdictStore(Protocol):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """A verdict and how it came about."""
+    """A verdict with its duration and origin."""
 
     verdict: Verdict
     seconds: float
-    """Inside the verifier; 0 when an equal answer had been judged before."""
+    """Seconds inside the verifier; 0 if an equal answer was judged before."""
     shared: int
-    """How many rollouts this call has served so far, this one included."""
+    """Number of rollouts that this call has served so far, including this one."""
     is_cached: bool = False
-    """It came from the cache on disk."""
+    """Whether it came from the disk cache."""
 
 
 class JudgeCounters(msgspec.Struct):
     """Counts since the start, for the live display and the summary."""
 
     judged: int = 0
-    """Calls of the verifier that gave a verdict."""
+    """Calls that gave a verdict."""
     failed: int = 0
     shared: int = 0
-    """Rollouts served by the call for an equal answer."""
+    """Rollouts served by another call for an equal answer."""
     cache_hits: int = 0
     lookups: int = 0
-    """Rollouts that asked whether an equal answer was judged already; 0 for a verifier that is not deterministic."""
+    """Rollouts for which a shared verdict was looked up; 0 for a verifier that is not deterministic."""
     seconds: float = 0.0
-    """Inside the verifier, summed over calls that gave a verdict."""
+    """Seconds inside the verifier, summed over calls with a verdict."""
     queued: int = 0
     busy: int = 0
     workers: int = 0
-    """0 when the verifier runs in the event loop."""
+    """Number of workers; 0 if the verifier runs in the event loop."""
     replaced: int = 0
-    """Workers that died or were killed, and were replaced."""
+    """Number of workers that died or were killed, and were replaced."""
 
     @property
     def seconds_per_verdict(self) -> float | None:
@@ -82,12 +82,12 @@ class JudgeCounters(msgspec.Struct):
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of rollouts that cost no call; None when nothing was looked up."""
+        """Share of rollouts without a call of their own; None without lookups."""
         return (self.shared + self.cache_hits) / self.lookups if self.lookups else None
 
 
 class CallEngine(Protocol):
-    """Where calls run: the event loop, worker processes, or both."""
+    """Executes calls in the event loop, in worker processes, or both."""
 
     async def start(self) -> None: ...
 
@@ -101,7 +101,7 @@ class CallEngine(Protocol):
 
 
 class RunningJudge:
-    """A `Judge` with everything around the call: sharing, cache, counters."""
+    """A `Judge` with call sharing, cache and counters."""
 
     def __init__(
         self, verifier: Verifier, engine: CallEngine, cache: VerdictStore | None, *, sharing: Sharing = "auto"
@@ -132,17 +132,17 @@ class RunningJudge:
 
     @property
     def mode(self) -> Mode | None:
-        """The mode of a verifier that has two."""
+        """Mode of a verifier with modes."""
         return self.verifier.mode
 
     @property
     def is_group(self) -> bool:
-        """It judges the responses to one task together: use `judge_group`."""
+        """Whether it judges all responses to one task together, with `judge_group`."""
         return self.verifier.is_group
 
     @property
     def counters(self) -> JudgeCounters:
-        """The counts so far, with the state of the workers now."""
+        """Current counts, with the state of the workers."""
         counters, state = self._counters, self._engine.state()
         counters.queued, counters.busy = state.queued, state.busy
         counters.workers, counters.replaced = state.workers, state.replaced
@@ -150,7 +150,7 @@ class RunningJudge:
 
     @property
     def note(self) -> str | None:
-        """What a user should know about how this verifier runs."""
+        """Note for the user on how this verifier runs."""
         if self._engine.state().is_forked:
             return (
                 f"{self.name} cannot be imported by another process (a lambda, a closure or a function of the running script): "
@@ -159,20 +159,20 @@ class RunningJudge:
         return self.verifier.warning
 
     async def start(self) -> None:
-        """Start workers or the verifier's own set-up; raises `UsageError` when that fails."""
+        """Start workers or the verifier's set-up; raises `UsageError` on failure."""
         if self.verifier.warning:
             logger.warning("%s: %s", self.name, self.verifier.warning)  # whatever --progress or --json say
         await self._engine.start()
 
     async def judge(self, task: Task, response: Response) -> Verdict:
-        """The verdict; raises `Failure("verifier", "verifier", …)` when there is none."""
+        """Return the verdict; raises `Failure("verifier", "verifier", …)` if there is none."""
         if self._is_sharing or self.verifier.is_group:
             return (await self.rule(task, response)).verdict
         (verdict,), _ = await self._called(task, [response])
         return verdict
 
     async def rule(self, task: Task, response: Response) -> Ruling:
-        """The verdict with its cost and how many rollouts it has served."""
+        """Return the verdict with its duration and origin."""
         if self.verifier.is_group:
             raise verifier_failure(
                 f"{self.name} scores the samples of a task together: collect with --no-verify, then run rollforge verify"
@@ -199,7 +199,7 @@ class RunningJudge:
         return await self._judged_first(key, task, response)
 
     async def _first_call(self, key: bytes) -> None:
-        """Wait until the running call for an equal answer has ended, well or not."""
+        """Wait until a running call for an equal answer has ended, successfully or not."""
         future = self._running[key]
         if future is None:
             future = self._running[key] = asyncio.get_running_loop().create_future()
@@ -224,17 +224,17 @@ class RunningJudge:
         self._known[key] = (verdict, 1)
 
     def drain(self) -> None:
-        """Begin no more calls; those that wait raise `Stopped`, those that run come to their end."""
+        """Start no more calls; waiting ones raise `Stopped`, running ones finish."""
         self._is_draining = True
         self._engine.drop_waiting()
 
     async def call_once(self, task: Task, response: Response) -> Verdict:
-        """The verdict of a call of its own, without sharing; raises `Failure` when there is none."""
+        """Verdict of an unshared call; raises `Failure` if there is none."""
         _, (verdict,) = await self._engine.run(task, [response])
         return verdict
 
     async def judge_group(self, task: Task, responses: list[Response]) -> list[Verdict]:
-        """The verdicts of a group verifier, one for each response in their order."""
+        """Verdicts of a group verifier, one per response, in order."""
         verdicts, _ = await self._called(task, responses)
         return verdicts
 
@@ -287,10 +287,10 @@ def make_judge(
     Args:
         workers: Processes for a sync verifier; `auto` adds them while cores are idle; 0 calls it in this process, unprotected.
         timeout: Seconds one verdict may take.
-        memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
+        memory_mb: Memory limit of a worker in addition to that of the loaded verifier; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
         output: File that gets what the verifier prints in its workers; None drops it.
-        sharing: Whether equal answers to one task share a call; `auto` does so where the lookup is cheaper than a call.
+        sharing: Whether equal answers to one task share a call; `auto` shares if the lookup is cheaper than a call.
     """
     if memory_mb < 0:
         raise UsageError(f"{memory_mb} MB are no memory for a worker", hint="0 sets no limit")

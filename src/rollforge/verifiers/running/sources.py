@@ -1,6 +1,6 @@
-"""Files of users' code that travel to other machines: their bytes and digests, beside the path they have here.
+"""Files of users' code that travel to other machines: their bytes and digests, with their local path.
 
-A worker in the asker's folder (a shared disk) uses the file there; one on a machine without that folder writes the bytes into its own.
+A worker with access to the driver's folder (a shared disk) uses the file there; other workers write the bytes to a local folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_BYTES = 4 << 20
 
 
 class SentFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file."""
+    """A file with path, bytes and digest."""
 
     path: str
     data: bytes
@@ -26,7 +26,7 @@ class SentFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sent_files(*specs: object) -> list[SentFile]:
-    """The files that specs like `my_file.py:verify` name; other specs name none."""
+    """Files named by specs such as `my_file.py:verify`; other specs name none."""
     file_by_path = {}
     for spec in specs:
         path = spec.rpartition(":")[0] or spec if isinstance(spec, str) else ""
@@ -41,7 +41,8 @@ def sent_files(*specs: object) -> list[SentFile]:
 
 
 def enter(folder: str, files: list[SentFile]) -> None:
-    """Work in the asker's folder, so that relative paths mean the same here; on a node without it, in a new one with the sent files.
+    """Change to the driver's folder, so that relative paths have the same meaning; if it does not exist here, to a new folder
+    with the sent files.
 
     Raises:
         UsageError: a sent file exists with other bytes.

@@ -44,9 +44,9 @@ from rollforge.verifiers.running.worker import (
 )
 
 START_SECONDS = 600.0
-"""Longest time for importing a verifier, and for a worker's own set-up (it may load a model)."""
+"""Time limit for importing a verifier, and for a worker's set-up, which may load a model."""
 REPLY_SECONDS = 30.0
-"""Longest time the template may take to fork or reap: it does nothing else."""
+"""Time limit for the template to fork or reap, its only tasks."""
 
 _BOOT = (
     "import json,sys; sys.path[:]=json.loads(sys.argv[1]); "
@@ -55,7 +55,7 @@ _BOOT = (
 
 
 class TemplateLost(UsageError):
-    """The process that starts workers has ended or does not reply."""
+    """The template process has ended or does not reply."""
 
     def __init__(self, spawner: Spawner) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class TemplateLost(UsageError):
 
 
 class WorkerHandle:
-    """One started worker: its socket, its process id, and the report file it writes when it crashes."""
+    """A started worker: its socket, process id, and the report file that it writes on a crash."""
 
     def __init__(self, spawner: Spawner, pid: int, sock: socket.socket, report: int) -> None:
         self._spawner = spawner
@@ -74,11 +74,11 @@ class WorkerHandle:
         self._report = report
 
     async def bury(self) -> int:
-        """Reap it: its exit code, negative for a signal."""
+        """Reap the process and return its exit code, negative for a signal."""
         return await self._spawner.bury(self.pid)
 
     def last_frame(self) -> str:
-        """`file.py:12 in solve`: where it was when it crashed or was asked; empty when it wrote nothing."""
+        """`file.py:12 in solve`: the frame at the crash or at a requested dump; empty without one."""
         text = os.pread(self._report, BEGUN_AT, 0).partition(b"\0")[0]
         lines = text.decode("utf-8", "replace").splitlines()
         frames = [line.strip() for line in lines if line.startswith('  File "')]
@@ -87,12 +87,12 @@ class WorkerHandle:
         return f"{shown_path(theirs[0][0])}:{theirs[0][1]} in {theirs[0][2]}" if theirs else ""
 
     def begun(self) -> int:
-        """How many calls it has begun, whether or not their answers arrived."""
+        """Number of calls begun, whether or not their answers arrived."""
         number: int = NUMBER.unpack(os.pread(self._report, NUMBER.size, BEGUN_AT))[0]
         return number
 
     def is_past_answer_limit(self, grace: float) -> bool:
-        """Whether it has used more CPU time on one answer than `answer_limit` allows, plus `grace` seconds."""
+        """Whether it exceeded the CPU limit of the current answer by more than `grace` seconds."""
         limit, started = LIMIT.unpack(os.pread(self._report, LIMIT.size, LIMIT_AT))
         if limit <= 0:
             return False
@@ -100,7 +100,7 @@ class WorkerHandle:
         return used is not None and used - started > limit + grace
 
     def release(self) -> None:
-        """Close its report; the socket belongs to the transport."""
+        """Close its report file; the socket belongs to the transport."""
         os.close(self._report)
 
 
@@ -125,11 +125,11 @@ class Spawner:
 
     @property
     def is_forked(self) -> bool:
-        """No other process can import the verifier, so its processes are copies of this one."""
+        """Whether no other process can import the verifier, so that its processes are forks of this one."""
         return self._spec is None
 
     async def start(self) -> None:
-        """Start the template and wait until it has the verifier; raises `UsageError` with its reason when it cannot."""
+        """Start the template and wait until it has loaded the verifier; raises `UsageError` with the reason on failure."""
         ours, theirs = socket.socketpair()
         if self._spec is None:
             self._template = self._fork(theirs, ours)
@@ -148,7 +148,7 @@ class Spawner:
         self._is_threaded = hello.threads > 1
 
     async def spawn(self) -> WorkerHandle:
-        """A new worker; it is ready after its first frame."""
+        """Start a worker; it is ready after its first frame."""
         ours, theirs = socket.socketpair()
         report = _report_file()
         if self._is_threaded and self._spec is not None:
@@ -166,13 +166,13 @@ class Spawner:
         return WorkerHandle(self, pid, ours, report)
 
     async def bury(self, pid: int) -> int:
-        """Wait for a worker's end: its exit code, negative for a signal."""
+        """Wait for a worker's end; returns its exit code, negative for a signal."""
         if pid in self._direct:
             return await asyncio.to_thread(self._direct.pop(pid).wait, REPLY_SECONDS)
         return await self._ask(REAP + NUMBER.pack(pid), [])
 
     async def close(self) -> None:
-        """End the template, and with it every worker that is left."""
+        """End the template and all remaining workers."""
         if self._control is not None:
             self._control.close()
         for pid in list(self._direct):
@@ -257,7 +257,7 @@ class Spawner:
 
 
 async def _receive_hello(line: socket.socket) -> Hello | None:
-    """The template's first frame; None when it ended before."""
+    """The template's first frame; None if it ended before."""
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
@@ -269,7 +269,7 @@ async def _receive_hello(line: socket.socket) -> Hello | None:
 
 
 def importable_spec(verifier: Verifier) -> str | None:
-    """The spec under which a fresh interpreter finds the same verifier; None when it cannot."""
+    """The spec under which a fresh interpreter finds the same verifier; None if there is none."""
     function: Any = verifier.function
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name or not sys.executable:
@@ -295,14 +295,14 @@ def _report_file() -> int:
 
 
 def _parse_frame(line: str) -> tuple[str, str, str]:
-    """File, line and function out of `File "x.py", line 3 in verify`."""
+    """Parse file, line and function from `File "x.py", line 3 in verify`."""
     file, _, rest = line.removeprefix('File "').partition('", line ')
     number, _, function = rest.partition(" in ")
     return file, number, function
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time of a process so far; None where the system does not tell."""
+    """CPU time of a process so far; None if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  (called ten times a second)
             fields = file.read().rpartition(b")")[2].split()
@@ -312,7 +312,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def _wait_or_kill(template: subprocess.Popen[bytes] | int) -> None:
-    """Give the template five seconds to end by itself, then kill it: it may be stopped or hang."""
+    """Wait five seconds for the template to exit, then kill it, since it may be stopped or hang."""
     if not isinstance(template, int):
         try:
             template.wait(timeout=5)

@@ -1,7 +1,7 @@
 """Verdicts on disk, across runs: one SQLite file, safe for several processes at once.
 
-The cache may lose entries but never invents one: a stored key has exactly the verdict it was stored with. A disk that cannot be
-written costs cache hits, not the run. Failures are not stored.
+The cache may lose entries but never returns a wrong one. An unwritable disk costs cache hits, not the run. Failures are not
+stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _decode = msgspec.json.Decoder(Verdict).decode
 
 
 class VerdictCache:
-    """Verdicts by key (see `answer_keys`); new ones are written a few hundred at a time."""
+    """Verdicts by key (see `answer_keys`); writes are batched, a few hundred at a time."""
 
     def __init__(self, directory: str | Path) -> None:
         self.path = Path(directory) / "verdicts.sqlite"
@@ -42,7 +42,7 @@ class VerdictCache:
             ) from error
 
     def get(self, key: bytes) -> Verdict | None:
-        """The verdict under the key, also one that another process put there a moment ago."""
+        """The verdict under the key, also if another process stored it just now."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             return waiting
@@ -56,13 +56,13 @@ class VerdictCache:
             return None
 
     def put(self, key: bytes, verdict: Verdict) -> None:
-        """Keep a verdict; it reaches the disk within about a second, or at `close`."""
+        """Store a verdict; it is on disk within about a second, or after `close`."""
         self._waiting[key] = verdict
         if len(self._waiting) >= FLUSH_ROWS or time.monotonic() - self._flushed_at > FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting verdicts in one transaction."""
+        """Write pending verdicts in one transaction."""
         rows = [(_number(key), key[8:], _encode(verdict)) for key, verdict in self._waiting.items()]
         self._waiting.clear()
         self._flushed_at = time.monotonic()
@@ -78,13 +78,13 @@ class VerdictCache:
                 self._database.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Write the waiting verdicts and close the file."""
+        """Write pending verdicts and close the file."""
         self.flush()
         self._database.close()
 
 
 def _open(path: Path, patience_s: float = 10.0) -> sqlite3.Connection:
-    """Open or create the database. Two processes that create it at once lock each other out for a moment."""
+    """Open or create the database. Two processes that create it concurrently lock each other out briefly."""
     database = sqlite3.connect(path, timeout=5, isolation_level=None)
     deadline = time.monotonic() + patience_s
     while True:
@@ -107,5 +107,5 @@ def _open(path: Path, patience_s: float = 10.0) -> sqlite3.Connection:
 
 
 def _number(key: bytes) -> int:
-    """Half of the key as the integer primary key, SQLite's fastest lookup; the other half is compared."""
+    """Half of the key as integer primary key, SQLite's fastest lookup; the other half is compared."""
     return int.from_bytes(key[:8], "big", signed=True)

@@ -1,4 +1,4 @@
-"""The code inside the processes that verifiers run in.
+"""The code of the processes in which verifiers run.
 
 A *template* imports the verifier once and then forks a *worker* whenever the parent asks: a killed worker is replaced in
 milliseconds, however much the verifier imports. A worker answers one frame per call, in order. Both end when the parent does.
@@ -37,25 +37,27 @@ HEADER = struct.Struct(">I")
 NUMBER = struct.Struct(">q")
 LIMIT = struct.Struct(">dd")
 MAX_FRAME = 256 * 2**20
-"""A longer verdict is a failure: it would become a line of the run."""
+"""Size limit of a verdict's frame; a longer verdict is a failure, because it would become a line of the run."""
 FORK = b"F"
 REAP = b"R"
 BEGUN_AT = 1 << 16
-"""Offset in a worker's report of the number of calls it has begun; before it there is room for a crash's traceback."""
+"""Offset in a worker's report file of the number of calls begun; the space before it is for a crash traceback."""
 LIMIT_AT = BEGUN_AT + NUMBER.size
-"""Offset of the limit on the current answer: CPU seconds, and the worker's CPU time when it began; zeros for none."""
+"""Offset in the report file of the current answer's limit: CPU seconds, and the worker's CPU time at its start; zeros for none."""
 REPORT_BYTES = LIMIT_AT + LIMIT.size
 DUMP_SIGNAL = signal.SIGUSR1
-"""Makes a worker write its stack into its report, even inside native code."""
+"""Signal on which a worker writes its stack to its report file, even inside native code."""
 
 GC_THRESHOLD = (50_000, 20, 100)
-"""Parsed rows have no cycles: the default of one collection per 700 objects costs more than judging a short answer."""
+"""Allocations between garbage collections: parsed rows have no cycles, and one collection per 700 objects costs more than judging
+a short answer.
+"""
 
 Role = Literal["template", "worker"]
 
 
 class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """The first frame that a fresh interpreter gets: the verifier to load, and what to become."""
+    """First frame to a fresh interpreter: the verifier to load, and its role."""
 
     spec: str
     options: JsonFields
@@ -65,17 +67,17 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     report: int | None
     output: int | None = None
-    """The open file that gets what the verifier prints; None drops it."""
+    """File descriptor for the verifier's output; None drops it."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first frame back from a template or a worker."""
+    """First frame from a template or a worker."""
 
     error: str | None = None
     """Why it cannot start."""
     fingerprint: str = ""
     threads: int = 1
-    """Threads that importing the verifier started; a process with more than one must not fork."""
+    """Number of threads that importing the verifier started; a process with more than one thread must not fork."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -89,7 +91,7 @@ def frame(value: object) -> bytes:
 
 
 def main(fd: int) -> Never:
-    """A fresh interpreter becomes a template, or a single worker for verifiers whose imports start threads."""
+    """Turn a fresh interpreter into a template, or into a single worker if the verifier's imports start threads."""
     control = socket.socket(fileno=fd)
     setup = convert(next(_frames(control)), WorkerSetup)
     os.chdir(setup.cwd)
@@ -107,7 +109,7 @@ def main(fd: int) -> Never:
 
 
 def run_template(control: socket.socket, verifier: Verifier, memory_mb: int) -> Never:
-    """Say hello, then fork and reap workers until the parent closes the line."""
+    """Send the hello frame, then fork and reap workers until the parent closes the line."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # the parent drains on Ctrl-C, and needs its workers for that
@@ -143,7 +145,7 @@ def run_template(control: socket.socket, verifier: Verifier, memory_mb: int) -> 
 
 
 def become_worker(sock: socket.socket, report: int, verifier: Verifier, memory_mb: int) -> Never:
-    """Serve calls until the parent closes the line; never returns into the code that was forked."""
+    """Serve calls until the parent closes the line; never returns to the forked code."""
     code = 1
     try:
         with contextlib.suppress(OSError):
@@ -204,7 +206,7 @@ RECEIVED_AT_ONCE = 1 << 18
 
 
 def _frames(sock: socket.socket) -> Iterator[Any]:
-    """Decode frames until the other side closes the line."""
+    """Decode frames until the line is closed."""
     buffer = bytearray()
     chunk = memoryview(
         bytearray(RECEIVED_AT_ONCE)
@@ -244,7 +246,7 @@ def _redirected(output: int | None) -> Iterator[None]:
 
 
 def run_forked(control: socket.socket, verifier: Verifier, memory_mb: int, output: int | None) -> Never:
-    """Become a template in a forked copy of the parent: for functions that no fresh interpreter can import."""
+    """Become a template in a fork of the parent, for functions that no fresh interpreter can import."""
     try:
         gc.freeze()  # never collect the parent's objects here: their file descriptors mean other files now
         os.setpgid(0, 0)
@@ -261,9 +263,9 @@ def run_forked(control: socket.socket, verifier: Verifier, memory_mb: int, outpu
 
 
 def limit_memory(memory_mb: int) -> None:
-    """Let one worker take `memory_mb` on top of what it uses now; 0 sets no limit.
+    """Limit a worker to `memory_mb` in addition to its current use; 0 sets no limit.
 
-    The limit is on private writable memory; the address space may grow by twice as much, for mapped and shared files.
+    The limit applies to private writable memory; the address space may grow by twice as much, because of mapped and shared files.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not memory_mb:
@@ -282,7 +284,7 @@ def _lower(kind: int, limit: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends; elsewhere the closed line ends it, between calls."""
+    """Let Linux kill this process when its parent ends; on other systems it ends with the closed line, between calls."""
     set_death_signal = 1
     with contextlib.suppress(OSError, AttributeError):
         prctl: Callable[..., int] = ctypes.CDLL(None).prctl
@@ -290,7 +292,7 @@ def die_with_parent() -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill one worker and the processes it started."""
+    """Kill a worker and its child processes."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)

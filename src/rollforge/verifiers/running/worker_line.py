@@ -1,6 +1,6 @@
-"""The parent's end of one worker process: sends calls, reads answers, notices the end.
+"""The parent's end of one worker process: sends calls, receives answers, detects the end.
 
-It decides nothing: it reports every answer and the end to its owner, the pool.
+It only reports answers and the end to its owner, the pool.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rollforge.verifiers.running.spawner import WorkerHandle
 from rollforge.verifiers.running.worker import HEADER, MAX_FRAME, Hello
 
 CallOutcome = tuple[float, list[Verdict]]
-"""Seconds inside the verifier, and the verdicts."""
+"""Seconds inside the verifier, and its verdicts."""
 
 WorkerAnswer = tuple[float, str | None, bool, list[Verdict] | None]
-"""A worker's answer to one call: the seconds, why there is no verdict, whether the worker exits now, the verdicts."""
+"""A worker's answer to one call: seconds, reason of a missing verdict, whether the worker exits now, verdicts."""
 
 _decode_answer = msgspec.json.Decoder(WorkerAnswer).decode
 _decode_greeting = msgspec.json.Decoder(Hello).decode
 
 
 class Job:
-    """One call of the verifier: the payload to send, and the future for its outcome."""
+    """One call of the verifier: the payload, and the future for its outcome."""
 
     __slots__ = ("future", "is_retry", "payload")
 
@@ -41,16 +41,16 @@ class Job:
 
 
 class LineOwner(Protocol):
-    """Receives a line's events."""
+    """Callbacks for the events of a line."""
 
     def feed(self, worker: WorkerLine) -> None:
-        """The worker has room for more calls."""
+        """Called when the worker has room for more calls."""
 
     def settle(self, job: Job, seconds: float, message: str | None, verdicts: list[Verdict] | None) -> None:
-        """The answer to one call."""
+        """Called with the answer to one call."""
 
     def lost(self, worker: WorkerLine) -> None:
-        """The worker has ended."""
+        """Called when the worker has ended."""
 
 
 class WorkerLine(asyncio.Protocol):
@@ -68,7 +68,7 @@ class WorkerLine(asyncio.Protocol):
         self.is_leaving = False
         self.end_reason: str | None = None
         self.timed_out_s: float | None = None
-        """Seconds after which the pool killed it because the answer exceeded its own limit."""
+        """The limit after which the pool killed the worker because of a slow answer; None if it did not."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = bytearray()
         self._unsent: list[bytes] = []
@@ -94,7 +94,7 @@ class WorkerLine(asyncio.Protocol):
             self._pid_file = None
 
     def send(self, job: Job, now: float) -> None:
-        """Give it one more call."""
+        """Send one more call."""
         if not self.jobs:
             self.head_since = now
         self.jobs.append(job)
@@ -128,7 +128,7 @@ class WorkerLine(asyncio.Protocol):
         self.owner.feed(self)
 
     def _take(self, body: bytes) -> bool:
-        """Use one frame; False when no worker sends such a frame (a verifier wrote into our line)."""
+        """Process one frame; False if it is invalid, because the verifier wrote to our line."""
         try:
             if not self.is_ready:
                 return self._greet(_decode_greeting(body))
@@ -157,7 +157,7 @@ class WorkerLine(asyncio.Protocol):
         return True
 
     def take_culprit(self) -> Job | None:
-        """Remove and return the call that the worker was executing when it died; its other calls run in another worker."""
+        """Remove and return the call that the worker was executing when it died; its other calls go to another worker."""
         position = self.handle.begun() - self.answered - 1
         if self.is_leaving or not 0 <= position < len(self.jobs):
             return None
@@ -169,7 +169,7 @@ class WorkerLine(asyncio.Protocol):
         self.end(None)
 
     def end(self, reason: str | None) -> None:
-        """Give the worker up; the pool reaps and replaces it."""
+        """Abandon the worker, for the pool to reap and replace."""
         if self.is_ended:
             return
         self.is_ended = True
@@ -180,7 +180,7 @@ class WorkerLine(asyncio.Protocol):
         self.owner.lost(self)
 
     def hang_up(self) -> None:
-        """Let it tear itself down."""
+        """Close the line, so that the worker tears itself down."""
         self.is_ended = True
         self._forget_pid_file()
         if self._transport is not None:

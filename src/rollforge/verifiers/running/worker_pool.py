@@ -1,8 +1,8 @@
 """A pool of long-lived worker processes: distributes calls, kills workers that hang, replaces workers that die.
 
-One call can take down its own worker, never another call: calls queued behind it go to the next worker. A call whose worker was
-killed from outside is tried once more. Every background task is supervised: an unexpected error in one fails all waiting calls
-with its message. The pool knows nothing about files, caches or runs.
+A call that kills its worker does not affect others: calls queued behind it go to the next worker. A call whose worker was killed
+from outside is retried once. Every background task is supervised: an unexpected error in one fails all waiting calls with its
+message. The pool is independent of files, caches and runs.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from rollforge.verifiers.running.worker import DUMP_SIGNAL, HEADER, kill_group
 from rollforge.verifiers.running.worker_line import CallOutcome, Job, WorkerLine
 
 TICK = 0.1
-"""Seconds between looks at the clock: how far beyond its timeout a call may run."""
+"""Interval of timeout checks: how far a call may exceed its timeout."""
 DEEPEST_QUEUE = 16
 QUEUED_SECONDS = 0.004
-"""A worker's own queue holds about this much work: enough never to wait for the parent, too little to starve other workers."""
+"""Amount of work in a worker's own queue: enough not to wait for the parent, too little to starve other workers."""
 MAX_EARLY_DEATHS = 3
 AUTO_PER_CORE = 4
-"""`auto` adds workers while cores are idle: several per core when the verifier waits (for a network, a subprocess)."""
+"""Upper bound of workers per core with `auto`: several, for verifiers that wait (for a network, a subprocess)."""
 ANSWER_GRACE = 1.0
-"""CPU seconds beyond an answer's own limit after which its worker is killed, because it does not react to the limit."""
+"""CPU seconds beyond an answer's own limit after which its worker is killed for not reacting to the limit."""
 
 STOPPED = "verification was stopped"
 
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class WorkerPool:
-    """Runs one verifier in processes."""
+    """Runs one verifier in worker processes."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """Workers alive."""
+        """Number of live workers."""
         return len(self._workers)
 
     def state(self) -> EngineState:
-        """Queue and workers now."""
+        """Current queue and worker counts."""
         return EngineState(
             queued=len(self._queue) + sum(max(0, len(worker.jobs) - 1) for worker in self._workers),
             busy=sum(bool(worker.jobs) for worker in self._workers),
@@ -101,7 +101,7 @@ class WorkerPool:
         )
 
     async def start(self) -> None:
-        """Start the first workers; raises `UsageError` when the verifier does not load or its set-up fails."""
+        """Start the first workers; raises `UsageError` if the verifier does not load or its set-up fails."""
         await self._spawner.start()
         await self._add()
         for _ in range(self._wanted - 1):
@@ -109,7 +109,7 @@ class WorkerPool:
         self._supervise(self._watch())
 
     async def run(self, task: Task, responses: list[Response]) -> CallOutcome:
-        """The outcome of one call; raises `Failure` when there is none."""
+        """Run one call and return its outcome; raises `Failure` if there is none."""
         try:
             payload = _encode([task, task.index, [response.encoded for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
@@ -134,7 +134,7 @@ class WorkerPool:
         return best
 
     def feed(self, worker: WorkerLine) -> None:
-        """Fill a worker up from the queue."""
+        """Send queued calls to a worker until it has enough."""
         now = time.monotonic()
         while self._queue and worker.is_ready and not worker.is_ended and len(worker.jobs) < self._depth:
             job = self._queue.popleft()
@@ -142,7 +142,7 @@ class WorkerPool:
                 worker.send(job, now)
 
     def settle(self, job: Job, seconds: float, message: str | None, verdicts: list[Verdict] | None) -> None:
-        """Take one answer of a worker."""
+        """Process one answer of a worker."""
         self._early_deaths = 0
         mean = self._mean_seconds
         self._mean_seconds = seconds if mean is None else 0.9 * mean + 0.1 * seconds
@@ -155,7 +155,7 @@ class WorkerPool:
             job.future.set_result((seconds, verdicts))
 
     def lost(self, worker: WorkerLine) -> None:
-        """Replace a worker that ended: its current call fails, the calls behind it go to others."""
+        """Replace a worker that ended: its current call fails, and the calls behind it go to others."""
         if worker in self._workers:
             self._workers.remove(worker)
         self._burying.add(worker)
@@ -181,7 +181,7 @@ class WorkerPool:
                     hint="mend the cause and run the same command again",
                 )
             )
-            worker.ready.exception()  # in a closing pool nobody awaits it
+            worker.ready.exception()  # it is not awaited when the pool closes
         if culprit is not None:
             self._end_culprit(culprit, worker, code, reason)
         if culprit is None and not worker.is_leaving and code is not None:  # None: it died with its template
@@ -193,7 +193,9 @@ class WorkerPool:
             self._grow()
 
     def _end_culprit(self, job: Job, worker: WorkerLine, code: int | None, reason: str) -> None:
-        """End the call that its worker died of: a verdict for a hanging answer, another try after a kill, else a failure."""
+        """Conclude the call that killed its worker: a verdict for a hanging answer, a retry after a kill from outside, else a
+        failure.
+        """
         if job.future.done():
             return
         if worker.timed_out_s is not None:
@@ -211,7 +213,7 @@ class WorkerPool:
             job.future.set_exception(verifier_failure(reason))
 
     def _fail_all(self, reason: str) -> None:
-        """Fail every waiting call and every later one."""
+        """Fail all waiting and later calls."""
         self._broken = self._broken or reason
         self._fail_waiting(self._broken)
 
@@ -222,7 +224,7 @@ class WorkerPool:
                 job.future.set_exception(verifier_failure(reason))
 
     def drop_waiting(self) -> None:
-        """Take back the calls that no worker has yet."""
+        """Cancel calls that no worker has started."""
         while self._queue:
             job = self._queue.popleft()
             if not job.future.done():
@@ -244,7 +246,7 @@ class WorkerPool:
             pass  # `_bury` counts workers that cannot start
 
     async def _restart(self, lost: Spawner) -> None:
-        """Replace a template that was killed or hangs, once for all who noticed."""
+        """Replace a template that was killed or hangs; concurrent callers share one replacement."""
         async with self._restarting:
             if self._is_closing or self._spawner is not lost:
                 return
@@ -273,7 +275,7 @@ class WorkerPool:
         self.feed(worker)
 
     def _supervise(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run in the background; an unexpected error fails all calls instead of leaving them to wait."""
+        """Run a background task; an unexpected error fails all calls, so that none waits for ever."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background_ended)
@@ -294,7 +296,7 @@ class WorkerPool:
                     job.future.set_exception(verifier_failure(reason))
 
     async def _watch(self) -> None:
-        """Kill workers that take too long; with `auto`, add workers while calls wait and cores idle."""
+        """Kill workers that take too long; with `auto`, add workers while calls wait and cores are idle."""
         idle = idle_cores()
         since_look = 0
         while not self._is_closing:
@@ -329,7 +331,7 @@ class WorkerPool:
         worker.end(f"{LATE} {self._timeout:g} s" + (f"; it was at {position}" if position else ""))
 
     async def close(self) -> None:
-        """End every worker; each has three seconds to tear down."""
+        """End every worker; each has three seconds for its teardown."""
         self._is_closing = True
         self._fail_waiting(STOPPED)
         workers, self._workers = self._workers, []
@@ -369,7 +371,7 @@ def _open_output(path: str | Path | None) -> int | None:
 
 
 _KILLED_FROM_OUTSIDE = (None, -signal.SIGKILL, -signal.SIGTERM)
-"""Ends that say nothing about the call: killed by somebody, for want of memory, or with the template."""
+"""Exit codes for which the call is not to blame: the worker was killed by a user, for lack of memory, or with the template."""
 
 
 def _describe_end(code: int | None, source: str) -> str:

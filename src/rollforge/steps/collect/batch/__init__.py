@@ -1,1 +1,1 @@
-"""Collect by batches at a provider: requests in files, rounds until nothing is owed, results made into rollouts."""
+"""Collects through batches at a provider: request files, rounds until nothing is owed, results converted to rollouts."""

@@ -1,6 +1,6 @@
-"""The collection loop over answers that are already there: judge, write, settle; what fails waits for the next round.
+"""The collection loop for answers from batch results: judge, write, settle; failures wait for the next round.
 
-The schedule is asked for samples when requests are made (`next_ask`), and learns of them when their answers are on disk.
+The schedule provides samples when requests are made (`next_ask`), and is updated when their answers are on disk.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from rollforge.steps.collect.schedule import SampleRequest
 
 @dataclass(slots=True)
 class _OpenAsk:
-    """Samples of a task that were asked for and are not settled."""
+    """Requested samples of a task that are not all settled."""
 
     unsettled: int
     stage: str
 
 
 class BatchEngine(CollectEngine):
-    """Makes rollouts of the results of batches. `run` may be called again when more results have come."""
+    """Converts batch results to rollouts. `run` can be called again with further results."""
 
     def use(self, results: BatchResults, model: Model, api: str) -> None:
-        """Take the answers from these results."""
+        """Set the results to read answers from."""
         self.results = results
         self._model = model
         self._api = api
         self._open_asks: dict[int, _OpenAsk] = {}
         self._retries: deque[SampleRequest] = deque()
         self._held: deque[SampleRequest] = deque()
-        """Asks that found no room in a batch, or no budget."""
+        """Asks deferred for lack of room in a batch, or of budget."""
         self._left: Iterator[tuple[int, int, int]] = iter(())
         self._taken: set[tuple[int, int, int]] = set()
 
     async def run(self) -> None:
-        """Work until every result is a rollout or a failure on disk."""
+        """Work until every result is recorded as a rollout or a failure."""
         self._left = iter(self.results.requests())
         self._taken = set()
         await super().run()
@@ -52,7 +52,7 @@ class BatchEngine(CollectEngine):
     # -- what to ask for ----------------------------------------------------------------------------------------------
 
     def next_ask(self) -> SampleRequest | None:
-        """The next samples to ask for: what failed before, then what the schedule wants; None when there is nothing now."""
+        """The next samples to request: earlier failures, then those of the schedule; None if there are none now."""
         if self._retries:
             return self._retries.popleft()
         is_ending = self.is_budget_used()
@@ -64,15 +64,15 @@ class BatchEngine(CollectEngine):
         return ask
 
     def put_back(self, ask: SampleRequest) -> None:
-        """Keep an ask for the next round."""
+        """Defer an ask to the next round."""
         self._held.appendleft(ask)
 
     def begin(self, requests: int) -> None:
-        """So many requests go into a batch."""
+        """Count requests that are put into a batch."""
         self._begun += requests
 
     def is_budget_used(self) -> bool:
-        """Whether a budget is reached; it ends the requests, never the answers that were paid for."""
+        """Whether a budget is reached, which stops further requests but not the processing of paid answers."""
         return CollectEngine._is_spent(self)
 
     def may_cost_too_much(self, pending: int) -> bool:
@@ -81,7 +81,7 @@ class BatchEngine(CollectEngine):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no further batch is to be sent or waited for."""
+        """Whether to stop sending and awaiting batches."""
         if not self.reason and self._is_too_late():  # also while the provider does not answer
             self.stop("deadline")
         return self._is_stopping_now() or self.reason == "deadline"
@@ -109,7 +109,7 @@ class BatchEngine(CollectEngine):
         return Work(TaskGroup(position, task, params, 1, ask.stage if ask else ""), sample, attempt)
 
     async def _generate(self, work: Work) -> Trajectory:
-        """The answer as the results have it; raises the `Failure` that they tell of."""
+        """The answer in the results; raises the `Failure` that they report."""
         params = work.group.task.params
         try:
             self.results.report.used += 1
@@ -125,7 +125,7 @@ class BatchEngine(CollectEngine):
             self._limiter.release()
 
     def _try_again(self, work: Work, failure: Failure) -> bool:
-        """Leave the rollout owed, for the next round; an attempt whose result is already there follows at once."""
+        """Leave the rollout owed for the next round; an attempt whose result exists follows at once."""
         position, sample, attempt = work.group.position, work.sample, work.attempt + 1
         if attempt >= self.options.attempts:
             return False
@@ -137,7 +137,7 @@ class BatchEngine(CollectEngine):
         return True
 
     def _settle(self, group: TaskGroup) -> None:
-        """Settle an ask when all its samples are; answers that nobody asked for in this session settle nothing."""
+        """Settle an ask when all its samples are settled; answers not requested in this session settle nothing."""
         ask = self._open_asks.get(group.position)
         if ask is None:
             return

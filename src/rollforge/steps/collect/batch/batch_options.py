@@ -12,7 +12,7 @@ USUAL_POLL_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """Rollouts by files of requests instead of single requests."""
+    """Options for collecting through files of requests instead of single requests."""
 
     batch: bool = False
     """Collect through the provider's batch API (OpenAI's files and batches): half the price, answers within a day. A killed run is resumed without paying twice."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
@@ -27,16 +27,16 @@ class BatchOptions:
 
     @property
     def is_offline(self) -> bool:
-        """Whether no server is needed."""
+        """Whether the mode needs no server."""
         return self.write_batch is not None or bool(self.read_batch)
 
     @property
     def uses_batches(self) -> bool:
-        """Whether answers come from batches, in one way or another."""
+        """Whether answers come from batches, in any mode."""
         return self.batch or self.is_offline
 
     def check_batch(self, agent: str) -> None:
-        """Refuse ways that contradict each other, and agents that need more than one answer."""
+        """Refuse contradictory modes, and agents that need more than one model call."""
         ways = {
             "--batch": self.batch,
             "--write-batch": self.write_batch is not None,

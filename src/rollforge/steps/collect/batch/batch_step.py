@@ -1,4 +1,4 @@
-"""Batches in the collect step: requests written to files, results read from files, or both through the provider."""
+"""Batches in the collect step: requests written to files, results read from files, or both by way of the provider."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rollforge.text_safety.redaction import SECRETS
 async def collect_batches(
     engine: BatchEngine, plan: CollectPlan, options: CollectOptions, client: Client, model: Model
 ) -> BatchReport:
-    """Make rollouts of the results of batches; says what the results held."""
+    """Convert batch results to rollouts; returns a report on the results."""
     writer = RequestWriter(plan, options, model)
     results = BatchResults(plan, writer.run, max_response_bytes=options.max_response_bytes)
     engine.use(results, model, writer.api)
@@ -43,7 +43,7 @@ async def collect_batches(
 
 
 async def _read_all(engine: BatchEngine, results: BatchResults, options: CollectOptions) -> None:
-    """Make rollouts of all results; with a goal, they decide what is asked for next."""
+    """Convert all results to rollouts; with a goal, they decide which samples are requested next."""
     requested_keys: set[tuple[int, int]] = set()
     while not engine.is_stopping:
         used = results.report.used
@@ -57,7 +57,7 @@ async def _read_all(engine: BatchEngine, results: BatchResults, options: Collect
 
 
 async def write_batch(options: CollectOptions, *, command: list[str]) -> WrittenRequests:
-    """Plan the run and write its owed rollouts as requests; nothing is sent."""
+    """Plan the run and write its owed rollouts as request files; nothing is sent."""
     if options.model == "auto":
         raise UsageError("-m auto asks a server, and --write-batch has none", hint="give the model's name")
     options.check()
@@ -101,7 +101,7 @@ def _write(plan: CollectPlan, options: CollectOptions) -> WrittenRequests:
 
 
 def model_options(options: CollectOptions) -> ModelOptions:
-    """How the model is asked."""
+    """Model name and request options."""
     return ModelOptions(
         name=options.model,
         api=options.api,

@@ -1,4 +1,4 @@
-"""Owed rollouts as files of requests."""
+"""Writes owed rollouts as request files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollforge.store import replacing, run_id
 
 
 class RequestWriter:
-    """Makes the requests of a run."""
+    """Makes the batch requests of a run."""
 
     def __init__(self, plan: CollectPlan, options: CollectOptions, model: Model) -> None:
         self.run = run_key(plan)
@@ -33,7 +33,7 @@ class RequestWriter:
     def lines(
         self, position: int, samples: Sequence[int], attempts: Sequence[int] | None = None
     ) -> list[bytes]:
-        """The requests for some samples of a task; by default each at the attempt that is due."""
+        """Requests for some samples of a task, by default each at its next attempt."""
         if attempts is None:
             attempts = [self._plan.ledger.attempts(position, sample) for sample in samples]
         task = self._plan.tasks.read(position)
@@ -62,12 +62,12 @@ def _numbered(body: ParamsJson | ChatBodyJson, sample: int) -> ParamsJson | Chat
 
 
 def run_key(plan: CollectPlan) -> str:
-    """Eight hexadecimal digits that tell this run's requests from those of others."""
+    """Eight hexadecimal digits that identify this run's requests."""
     return hashlib.sha256(run_id(plan.files, plan.manifest).encode()).hexdigest()[:8]
 
 
 class WrittenRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--write-batch` wrote."""
+    """Files, requests and bytes that `--write-batch` wrote."""
 
     run: str
     files: list[str]
@@ -83,7 +83,7 @@ def write_requests(
     most: int = MOST_REQUESTS,
     most_bytes: int = MOST_BYTES,
 ) -> tuple[list[Path], int, int]:
-    """Write what the schedule asks for; the files, how many requests, how many bytes. A file is replaced as a whole."""
+    """Write the schedule's requests; returns files, requests and bytes. Existing files are replaced atomically."""
     files: list[Path] = []
     requests = size = 0
     pending: list[bytes] = []

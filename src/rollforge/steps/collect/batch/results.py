@@ -1,7 +1,7 @@
-"""Results of batches, found by custom id: which file and line holds the answer to which request.
+"""Batch results by custom id: the file and line of every request's answer.
 
-Results may come in any order, over several files, some of them twice. Which of two results counts does not depend on the order: an
-answer beats an error, then the one whose line sorts first.
+Results may come in any order, over several files, some of them twice. Which of two duplicates counts does not depend on their
+order: an answer beats an error; otherwise the line that sorts first wins.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rollforge.errors import Failure, UsageError
 from rollforge.steps.collect.plan import CollectPlan
 
 SHOWN = 10
-"""Ids of each kind that a report names."""
+"""Most ids of each kind that a report lists."""
 _OFFSET_BITS = 44
 _MOST_ATTEMPTS = 1000
 
 
 class BatchReport(msgspec.Struct, kw_only=True):
-    """What the files of results held."""
+    """Contents of the results files."""
 
     files: int = 0
     lines: int = 0
@@ -32,17 +32,17 @@ class BatchReport(msgspec.Struct, kw_only=True):
     """Lines whose custom id belongs to no rollout of this run."""
     unknown_ids: list[str] = []
     doubles: int = 0
-    """Lines with the custom id of another line."""
+    """Lines whose custom id occurs in another line too."""
     double_ids: list[str] = []
     unreadable: int = 0
     unreadable_lines: list[str] = []
-    """File and line."""
+    """Unreadable lines, as file and line number."""
     gaps: int = 0
     """Owed rollouts without a result."""
     gap_ids: list[str] = []
 
     def notes(self) -> list[str]:
-        """What a user should know, one sentence each."""
+        """Notes for the user, one sentence each."""
         named = (
             (self.unknown, "lines are of no rollout of this run", self.unknown_ids),
             (
@@ -73,7 +73,7 @@ class BatchResults:
         self._failure_by_request: dict[int, Failure] = {}
 
     def add(self, path: Path) -> None:
-        """Take in a file of results."""
+        """Read a results file."""
         if not path.is_file():
             raise UsageError(f"{path}: no such file", hint="give the file that the batch engine wrote")
         number = len(self._files)
@@ -121,7 +121,7 @@ class BatchResults:
             self._place_by_request[key] = at
 
     def fail(self, position: int, sample: int, attempt: int, failure: Failure) -> None:
-        """A request that ended without a line."""
+        """Record a request that ended without a results line."""
         key = self._number(position, sample, attempt)
         if key not in self._place_by_request:
             self._failure_by_request[key] = failure
@@ -132,7 +132,7 @@ class BatchResults:
         return key in self._place_by_request or key in self._failure_by_request
 
     def result(self, position: int, sample: int, attempt: int) -> tuple[BatchResult, str]:
-        """The result of this attempt, and the file it is in; raises the failure of a request without a line."""
+        """The result of this attempt, and its file; raises the failure of a request without a results line."""
         key = self._number(position, sample, attempt)
         if key in self._failure_by_request:
             raise self._failure_by_request[key]
@@ -142,7 +142,7 @@ class BatchResults:
         return answer, self._files[packed >> _OFFSET_BITS].name
 
     def requests(self) -> list[tuple[int, int, int]]:
-        """Position, sample and attempt of every result, in order."""
+        """(position, sample, attempt) of every result, sorted."""
         samples = self._plan.ledger.samples
         numbers = sorted(self._place_by_request.keys() | self._failure_by_request.keys())
         return [
@@ -151,11 +151,11 @@ class BatchResults:
         ]
 
     def forget(self) -> None:
-        """Drop all results: they are on disk as rollouts and failures."""
+        """Drop all results, after they are on disk as rollouts and failures."""
         self._files, self._place_by_request, self._failure_by_request = [], {}, {}
 
     def count_gaps(self, requested_keys: Iterable[tuple[int, int]], attempts: int) -> None:
-        """Name the rollouts, by position and sample, that are owed and have no result in any file."""
+        """Record owed rollouts, by position and sample, that have no result in any file."""
         ledger = self._plan.ledger
         for position, sample in requested_keys:
             if sample in ledger.owed_samples(position, attempts):
@@ -182,7 +182,7 @@ class BatchResults:
 
 
 def line_limit(max_response_bytes: int) -> int:
-    """The longest line of a result: the answer, and what a batch writes around it."""
+    """Size limit of a results line: the answer plus the batch's envelope."""
     return max_response_bytes + (64 << 10)
 
 

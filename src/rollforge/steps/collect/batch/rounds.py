@@ -1,9 +1,9 @@
-"""Rounds of batches at a provider: plan, upload, create, poll, fetch, make rollouts; until nothing is owed.
+"""Rounds of batches at a provider: plan, upload, create, poll, fetch, convert to rollouts; until nothing is owed.
 
-Nothing is paid twice. A request is in one batch only: its (task, sample, attempt) is durable in `rollouts_batches.jsonl` before the
-upload, and no other batch takes it while that one is open. A batch whose creation was not recorded, because the answer got lost or the
-process was killed, is looked for at the provider by its metadata before it is created. Results are judged and written as they arrive;
-what failed and may be tried again is owed, with its next attempt, to the next round.
+No request is paid twice. A request is in one batch only: its (task, sample, attempt) is durable in `rollouts_batches.jsonl`
+before the upload, and no other batch includes it while that batch is open. If the creation of a batch was not recorded (lost
+answer, killed process), the batch is searched at the provider by its metadata before it is created again. Results are judged and
+written as they arrive; failures that can be retried are owed, with their next attempt, to the next round.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from rollforge.store.batches import BatchEvent, BatchGroup, SentBatch, Step, rea
 T = TypeVar("T")
 
 RUN_KEY, BATCH_KEY = "rollforge_run", "rollforge_batch"
-"""Metadata of a batch at the provider."""
+"""Metadata keys of a batch at the provider."""
 LOOKS = 3
-"""How often to look for a batch whose creation was not recorded: a list may lag behind."""
+"""How often to search for a batch whose creation was not recorded, since the provider's list may lag behind."""
 LONGEST_LOOK_PAUSE_S = 5.0
 TRIES = 8
 """How often one call to the provider is tried, polling excepted, which gives up on answers that are none, not on a network."""
@@ -45,7 +45,7 @@ LONGEST_WAIT_S = 72 * 3600.0
 """Providers promise an end within a day; after three without one the run stops, and can be resumed."""
 LONGEST_PAUSE_S = 60.0
 FULL = "token_limit_exceeded"
-"""The provider's queue is full: the batch can be created once another one has ended."""
+"""Error codes for a full provider queue: the batch can be created once another one has ended."""
 MOST_FAULTS = 3
 
 
@@ -70,13 +70,13 @@ class BatchRounds:
         self._log = DurableFile(plan.files.batches)
         self._batches: dict[str, SentBatch] = {}
         self._pending = np.full(plan.ledger.expected, -1, dtype=np.int32)
-        """Of every rollout, the attempt that is in an open batch; -1 where none is."""
+        """For each rollout, its attempt in an open batch; -1 for none."""
         self._is_full = False
-        """The provider takes no further batch before one has ended."""
+        """Whether the provider accepts no further batch until one has ended."""
         self._full_in_a_row = 0
 
     async def run(self) -> None:
-        """Work until nothing is owed, or a reason to stop arises; open batches stay at the provider and are resumed."""
+        """Work until nothing is owed, or until a reason to stop; open batches stay at the provider and are resumed."""
         await self._log.start()
         try:
             self._batches = read_batches(self._plan.files.batches)
@@ -99,7 +99,7 @@ class BatchRounds:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     async def _submit_owed(self) -> None:
-        """Put everything owed that is in no open batch into new ones."""
+        """Put all owed rollouts that are in no open batch into new batches."""
         while not self._is_full and not self._is_stopping():
             groups, lines = self._next_file()
             if not lines:
@@ -114,7 +114,7 @@ class BatchRounds:
             await self._send(batch)
 
     def _next_file(self) -> tuple[list[BatchGroup], list[bytes]]:
-        """Requests of whole groups that fit into one file, as far as the budget goes."""
+        """Requests of complete groups that fit into one file and the budget."""
         groups: list[BatchGroup] = []
         lines: list[bytes] = []
         size = 0
@@ -145,11 +145,11 @@ class BatchRounds:
         return groups, lines
 
     def _may_exceed_budget(self, pending_requests: int, more: int) -> bool:
-        """Whether more requests beside those already asked may cost more than the budget: then they wait for results."""
+        """Whether more requests could exceed the budget, together with open ones; they then wait for results."""
         return pending_requests > 0 and self._engine.may_cost_too_much(pending_requests + more)
 
     async def _send(self, batch: SentBatch, *, is_resumed: bool = False) -> None:
-        """Upload and create, unless the provider already knows the batch."""
+        """Upload and create the batch, unless the provider already has it."""
         metadata = {RUN_KEY: self._writer.run, BATCH_KEY: batch.name}
         created = await self._find(metadata, looks=LOOKS) if is_resumed else None
         for number in range(TRIES):
@@ -223,7 +223,7 @@ class BatchRounds:
             self._engine.is_budget_used()  # a deadline ends the waiting too
 
     async def _look(self, batch: SentBatch) -> ProviderBatch | None:
-        """The batch as it is now; None while the provider cannot be reached, which may last for hours."""
+        """The current state of the batch; None while the provider is unreachable, which may last for hours."""
         assert batch.batch_id is not None
         try:
             state = await self._api.look(batch.batch_id)
@@ -272,7 +272,7 @@ class BatchRounds:
             path.unlink(missing_ok=True)
 
     def _has_results_left(self, batch: SentBatch) -> bool:
-        """Whether a result of the batch is not on disk yet."""
+        """Whether some result of the batch is not on disk yet."""
         ledger, attempts = self._plan.ledger, self._options.attempts
         return any(
             sample in ledger.owed_samples(position, attempts)
@@ -282,7 +282,7 @@ class BatchRounds:
         )
 
     async def _is_refused(self, batch: SentBatch, ended: ProviderBatch) -> bool:
-        """Whether the provider did not begin the batch; its requests are owed again, or the run stops."""
+        """Whether the provider refused the batch; its requests are owed again, or the run stops."""
         faults = ended.faults
         reasons = "; ".join(
             f"{fault.message or fault.code}" + (f" (line {fault.line})" if fault.line is not None else "")
@@ -297,7 +297,7 @@ class BatchRounds:
             hint = "make smaller batches: --batch-size 1000"
             self._full_in_a_row += 1
             if self._full_in_a_row < TRIES:
-                # Another batch holds the place, ours or that of somebody with the same key.
+                # Another batch occupies the queue, ours or one of another user of the key.
                 self._is_full = bool(self._open())
                 self._engine.notice = "the provider's queue is full"
                 await self._pause(min(LONGEST_PAUSE_S, self._options.batch_poll_s * 2**self._full_in_a_row))
@@ -308,7 +308,7 @@ class BatchRounds:
         return True
 
     def _fail_unanswered(self, batch: SentBatch, ended: ProviderBatch) -> None:
-        """Requests of an ended batch without a line were not worked on."""
+        """Record requests of an ended batch without a results line as failed."""
         for position, sample, attempt in self._requests(batch.groups):
             if self._results.has(position, sample, attempt):
                 continue
@@ -318,7 +318,7 @@ class BatchRounds:
             self._results.fail(position, sample, attempt, failure)
 
     async def _fetch(self, batch: SentBatch, part: str, file_id: str) -> Path:
-        """Download a file of results, as a whole or not at all."""
+        """Download a results file atomically."""
         path = self._path(batch, part)
         limit = (batch.requests + 1) * line_limit(self._options.max_response_bytes)
 
@@ -348,9 +348,9 @@ class BatchRounds:
                     yield position, sample, group.attempt
 
     def _mark(self, batch: SentBatch, *, is_pending: bool) -> None:
-        """Note which rollouts an open batch will answer, or that it has ended.
+        """Record the rollouts of an open batch as pending, or of an ended batch as no longer pending.
 
-        A batch of a killed session may hold attempts whose failure is on disk already: their next attempt is in no batch yet.
+        A batch of a killed session may contain attempts whose failure is already on disk; their next attempt is in no batch yet.
         """
         ledger = self._plan.ledger
         for position, sample, attempt in self._requests(batch.groups):
@@ -397,7 +397,7 @@ class BatchRounds:
             batch.take(event)
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of a call that costs nothing, tried again for a while."""
+        """The result of a free provider call, retried for a while."""
         for number in range(TRIES):
             try:
                 return await call()
@@ -409,7 +409,7 @@ class BatchRounds:
         raise AssertionError("unreachable")
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but wake soon when the run is to stop."""
+        """Sleep, but wake early when the run is to stop."""
         until = time.monotonic() + seconds
         while not self._is_stopping() and (left := until - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left, 0.25))  # signals set no event that a pause could wait for
@@ -440,7 +440,7 @@ class BatchRounds:
 
 
 def _runs(task: int, pairs: list[tuple[int, int]]) -> list[BatchGroup]:
-    """Samples with their attempts, as runs of consecutive samples at one attempt."""
+    """Samples with their attempts, grouped to ranges of consecutive samples with one attempt."""
     groups: list[BatchGroup] = []
     for sample, attempt in pairs:
         last = groups[-1] if groups else None
@@ -461,6 +461,6 @@ def _backoff_s(number: int) -> float:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove the folder of batch files once it is empty."""
+    """Remove the folder of batch files if it is empty."""
     with contextlib.suppress(OSError):
         folder.rmdir()

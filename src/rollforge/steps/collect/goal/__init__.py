@@ -1,1 +1,1 @@
-"""Collect until there is enough: options, the design made from them, the schedule that follows the rule, and how it ends."""
+"""Collects until a goal is reached: options, sampling design, schedule, and ending."""

@@ -1,4 +1,4 @@
-"""The goal of a collection: how many usable units of which recipe, read from the options and kept in the manifest."""
+"""The goal of a collection: the number of usable units of a recipe, from the options, recorded in the manifest."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rollforge.recipes.base import RecipeOptions
 from rollforge.steps.collect.goal.goal_options import GoalOptions, parse_goal
 
 TOPPED_UP = 4
-"""On a finished run, a task may get this many times its samples unless --max-samples says otherwise."""
+"""On a finished run, a task may get this multiple of its samples, unless --max-samples is given."""
 
 
 def first_stage(samples: int) -> int:
-    """Samples that every task gets: a quarter of a group, but two, so that rewards can differ."""
+    """First-stage samples of each task: a quarter of a group, but at least two, so that rewards can differ."""
     return min(samples, max(2, samples // 4))
 
 
@@ -61,7 +61,7 @@ def make_design(
 
 
 def recipe_options(design: SamplingDesign) -> RecipeOptions:
-    """The options under which `prepare` counts the same units."""
+    """Options with which `prepare` counts the same units."""
     return RecipeOptions(
         min_reward=design.min_reward,
         min_gap=design.min_gap,
@@ -71,7 +71,7 @@ def recipe_options(design: SamplingDesign) -> RecipeOptions:
 
 
 def prepare_words(design: SamplingDesign) -> str:
-    """The flags that make `prepare` count what the goal counted."""
+    """Flags with which `prepare` counts the same units as the goal."""
     words = []
     if design.min_reward is not None:
         words.append(f"--min-reward {design.min_reward:g}")

@@ -1,4 +1,4 @@
-"""How a collection with a goal ended: reached, out of tasks, or out of budget, and what would still be needed."""
+"""How a collection with a goal ended: reached, out of tasks, or out of budget, and the estimated remaining need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollforge.steps.collect.stop_reason import Ending, Reason
 
 
 def goal_ending(reason: Reason, ending: Ending, code: Exit, goal: GoalProgress) -> tuple[Ending, Exit]:
-    """A goal that is reached ends a run well, whatever failed on the way; tasks that run out leave it incomplete."""
+    """Ending of a collection: a reached goal is a success in spite of failures; running out of tasks leaves it incomplete."""
     if reason in ("broken", "fatal", "disk", "interrupted", "failures", "outage"):
         return ending, code
     if goal.is_reached:
@@ -21,7 +21,7 @@ def goal_ending(reason: Reason, ending: Ending, code: Exit, goal: GoalProgress) 
 
 
 def goal_message(ending: Ending, engine: CollectEngine, goal: GoalProgress) -> str:
-    """One sentence: how far it came, and what would be needed."""
+    """One sentence on the progress and the remaining need."""
     so_far = f"{goal.usable:,} of {goal.target:,} usable {goal.unit} ({goal.recipe})"
     if ending == "done":
         return f"goal reached: {so_far}"

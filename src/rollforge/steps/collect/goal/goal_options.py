@@ -1,4 +1,4 @@
-"""Options of a goal; apart from the rest, so that the help needs no arithmetic."""
+"""Options of a goal, in a separate file so that the help needs no arithmetic modules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GoalOptions:
 
 
 def parse_goal(text: str) -> tuple[str, int]:
-    """`grpo=20000` as recipe and number."""
+    """Parse `grpo=20000` as recipe and number."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise UsageError(f"--goal {text!r} is no goal", hint=f"write a recipe and a number: {_EXAMPLE}")

@@ -1,9 +1,8 @@
 """The schedule of a collection with a goal: batches of tasks, each task a chain of stages.
 
-What to do with a task depends on its own finished samples and on the rules of its batch. The rules of a batch are fitted to all tasks
-of earlier, settled batches, in the order of batches. So every decision is a function of the task file, the options and the results on
-disk: neither the order in which answers arrive nor a kill changes it. A few batches are in flight at once, so that the server does
-not wait for the last answer of one.
+Decisions on a task depend on its own finished samples and on its batch's rules, which are fitted to all tasks of earlier, settled
+batches. So every decision is a function of the task file, the options and the results on disk, independent of arrival order and
+kills. A few batches are in flight concurrently, so that the server is not idle while the last answer of a batch is pending.
 """
 
 from __future__ import annotations
@@ -38,38 +37,38 @@ from rollforge.steps.collect.schedule import SampleRequest
 logger = logging.getLogger(__name__)
 
 LAG = 4
-"""Batches in flight at once."""
+"""Number of batches in flight."""
 
 SMALLEST, LARGEST = 8, 2048
-"""Tasks in a batch; between the two, a quarter of the tasks begun so far."""
+"""Smallest and largest batch, in tasks; in between, a quarter of the tasks begun so far."""
 
 EARLY = 64
-"""Tasks that must be known before their results say which tasks go on beyond the first stage."""
+"""Settled tasks needed before their results decide which tasks continue beyond the first stage."""
 
 DOUBTED = 1.5
-"""Tasks that go on are a selection, and may bring so many times what the fit expects of them: a goal must not be overshot."""
+"""Tasks that continue are a selection and may yield this multiple of the fit's expectation, which must not overshoot the goal."""
 
 CAUTION = 0.8
-"""Share of the tasks that the goal seems to need that is begun at once: too many cost tokens, too few only time."""
+"""Share of the estimated remaining tasks to begin at once: too many cost tokens, too few only time."""
 
 
 class TaskRollouts(msgspec.Struct, array_like=True):
-    """The rollouts that one task has."""
+    """The rollouts of one task."""
 
     facts: dict[int, RolloutFacts] = {}
-    """By sample."""
+    """Facts of each rollout by sample number."""
     tokens: dict[int, int] = {}
     earlier: set[int] = set()
-    """Samples that were there before this design began."""
+    """Samples that existed before this design began."""
 
     @property
     def total_tokens(self) -> int:
         return sum(self.tokens.values())
 
     def known(self, samples_asked: int) -> list[RolloutFacts]:
-        """Facts of the samples asked for and of those that were there before, in the order of samples.
+        """Facts of requested samples and of earlier ones, ordered by sample.
 
-        What else is on disk after a kill was not known when this was decided.
+        Other samples on disk after a kill are excluded, because they were unknown when the decision was made.
         """
         return [
             self.facts[sample]
@@ -83,12 +82,12 @@ _DECODER = msgspec.msgpack.Decoder(TaskRollouts)
 
 
 class Recorded:
-    """The rollouts of each task: what the run had on disk, and what came since of tasks that may go on later."""
+    """Rollouts per task: those on disk at the start, and later ones of tasks that may continue."""
 
     def __init__(self, index: Index | None, earlier: int = 0) -> None:
         """
         Args:
-            earlier: rows of the file that were there before this design began.
+            earlier: number of rows in the file before this design began.
         """
         self._columns: dict[str, np.ndarray] = {}
         self._order = np.zeros(0, dtype=np.int64)
@@ -124,20 +123,20 @@ class Recorded:
         return self._order[start:end]
 
     def _row(self, row: int) -> int:
-        """The line of a rollout in the file."""
+        """Row number of a rollout in the file."""
         return int(self._columns["row"][row])
 
     def keep(self, task: int, rollouts: TaskRollouts) -> None:
-        """Remember a task that may go on; packed, because there may be a million of them."""
+        """Store a task that may continue; packed, because there may be a million of them."""
         self._kept[task] = _ENCODER.encode(rollouts)
 
     def forget(self, task: int) -> None:
-        """A task that gets no more samples."""
+        """Drop a task that gets no more samples."""
         self._kept.pop(task, None)
 
 
 def _tokens(index: Index, chars: np.ndarray) -> np.ndarray:
-    """Tokens of each rollout as the server counted them; a quarter of its characters where it did not."""
+    """Tokens per rollout as counted by the server; if it did not count, a quarter of the characters."""
     counted = np.full(len(chars), np.nan)
     if "total_tokens" in index.columns():
         counted = floats(index.table(["total_tokens"]).column(0))
@@ -151,7 +150,7 @@ class OpenTask:
     position: int
     task: int
     samples_asked: int
-    """Samples it should have by now."""
+    """Samples that the task should have by now."""
     rollouts: TaskRollouts
     batch: TaskBatch
     stage: str = "first"
@@ -160,22 +159,22 @@ class OpenTask:
 
 @dataclass(eq=False)
 class TaskBatch:
-    """Tasks that are begun together, under the same rules."""
+    """Tasks that are begun together under the same rules."""
 
     rules: Rules
     expected: float
-    """Units it is expected to bring."""
+    """Expected units of the batch."""
     variance: float
     waiting: deque[tuple[int, int]]
-    """Positions not yet begun, and the samples each should have."""
+    """Positions not yet begun, with the target number of samples for each."""
     is_further: bool = False
-    """Each task gets another group, and nothing more is decided."""
+    """Whether each task gets one more group without further decisions."""
     open: set[int] = field(default_factory=set)
     closed: list[tuple[int, TaskSummary]] = field(default_factory=list)
 
 
 class GoalSchedule:
-    """Asks for samples until a goal is reached, or no task is worth any more."""
+    """Requests samples until the goal is reached or no task is worth further samples."""
 
     may_ask_again = True
 
@@ -199,7 +198,7 @@ class GoalSchedule:
         self._usable_in_flight = 0
         self._tokens_in_flight = 0
         self.asked = 0
-        """Samples asked for so far, those on disk included."""
+        """Samples requested so far, including those on disk."""
         if design.base:
             self._take_over()
         self._begin_batches()
@@ -207,7 +206,7 @@ class GoalSchedule:
     # -- for the engine -----------------------------------------------------------------------------------------------
 
     def next_ask(self, *, is_ending: bool) -> SampleRequest | None:
-        """The next samples: of begun tasks first, so that batches settle."""
+        """The next samples, preferring begun tasks so that batches settle."""
         if is_ending:
             return self._next_of_begun_groups()
         while not self._asks:
@@ -218,7 +217,7 @@ class GoalSchedule:
         return self._asks.popleft()
 
     def _next_of_begun_groups(self) -> SampleRequest | None:
-        """What groups with usable units still need to be whole."""
+        """Samples that groups with usable units still need to be complete."""
         for number, ask in enumerate(self._asks):
             if self._open[ask.position].units:
                 del self._asks[number]
@@ -228,7 +227,7 @@ class GoalSchedule:
     def finished(
         self, position: int, sample: int, response: msgspec.Raw, verdict: Verdict, tokens: int
     ) -> None:
-        """A rollout is on disk."""
+        """Record a rollout that is on disk."""
         task = self._open.get(position)
         if task is None:
             return
@@ -240,7 +239,7 @@ class GoalSchedule:
         self._tokens_in_flight += tokens
 
     def settled(self, position: int) -> bool:
-        """All samples of an ask are finished or given up: decide what comes next."""
+        """All samples of an ask are finished or given up: decide what follows."""
         task = self._open.get(position)
         if task is None:
             return True
@@ -262,21 +261,21 @@ class GoalSchedule:
 
     @property
     def usable(self) -> int:
-        """Units of all tasks as far as they are settled."""
+        """Units of all tasks, as far as they are settled."""
         return self._book.units + self._usable_in_flight
 
     @property
     def expected(self) -> int:
-        """Rollouts asked for so far, those on disk that nobody asked for included."""
+        """Rollouts requested so far, plus unrequested ones on disk."""
         return max(self.asked, self._ledger.finished)
 
     @property
     def owed(self) -> int:
-        """Samples that were asked for and are neither finished nor given up."""
+        """Requested samples that are neither finished nor given up."""
         return sum(len(self._owed(task)) for task in self._open.values())
 
     def progress(self, usable: int | None = None) -> GoalProgress:
-        """How far the goal is; `usable` overrides the running count."""
+        """Progress of the goal; `usable` overrides the running count."""
         usable = self.usable if usable is None else usable
         tokens = self._book.tokens + self._tokens_in_flight
         left = self.design.target - usable
@@ -294,7 +293,7 @@ class GoalSchedule:
         )
 
     def _early_needed(self, left: int) -> tuple[Expectation, Expectation] | None:
-        """What it takes, by the tasks of batches that are not settled: all that a pilot may have."""
+        """Estimated remaining need from tasks in unsettled batches, for a pilot without settled ones."""
         closed = [summary for batch in self._flight for _, summary in batch.closed]
         begun = [
             (task.units, task.rollouts.total_tokens) for task in self._open.values() if task.rollouts.tokens
@@ -323,7 +322,7 @@ class GoalSchedule:
         return [sample for sample in owed if sample < task.samples_asked]
 
     def _advance(self, task: OpenTask) -> None:
-        """Ask for what the task still needs; when it has that, decide whether it gets more."""
+        """Request the samples that the task still lacks; if it lacks none, decide whether it gets more."""
         while not (owed := self._owed(task)):
             summary = self._summary(task)
             self._usable_in_flight += summary.units - task.units
@@ -337,7 +336,7 @@ class GoalSchedule:
         self._asks.append(SampleRequest(task.position, owed, task.stage))
 
     def _decide(self, task: OpenTask, summary: TaskSummary) -> int:
-        """How many samples more the task gets; 0 to stop."""
+        """Number of additional samples for the task; 0 to stop."""
         if task.batch.is_further:
             return 0
         more = min(task.batch.rules.next_samples(summary), self.design.most - task.samples_asked)
@@ -373,7 +372,7 @@ class GoalSchedule:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """A finished run: its samples are the first stage of every task."""
+        """Take over a finished run: its samples become the first stage of every task."""
         for position in self._order:
             number, base = int(self._ledger.task_ids[position]), self.design.base
             rollouts = self._recorded.of(number)
@@ -395,7 +394,9 @@ class GoalSchedule:
             self._busy[position] = False
 
     def _begin_batches(self) -> None:
-        """Begin batches while the goal seems to need them. Called only when a batch was folded, so it sees settled batches alone."""
+        """Begin batches while the goal appears to need them. Called only after a batch was folded, so it depends only on settled
+        batches.
+        """
         rules: Rules | None = None
         while len(self._flight) < LAG:
             expected = sum(batch.expected for batch in self._flight)
@@ -414,12 +415,12 @@ class GoalSchedule:
             self._flight.append(batch)
 
     def _rules(self) -> Rules:
-        """The rules of the next batches. While little is known, tasks wait after their first stage: they can go on later."""
+        """Rules of the next batches. With little data, tasks pause after their first stage and can continue later."""
         is_early = int(self._book.is_known.sum()) < EARLY and self._cursor < len(self._order)
         return self._book.rules().at(OUT_OF_REACH) if is_early else self._book.rules()
 
     def _fresh_batch(self, rules: Rules, need: float) -> TaskBatch | None:
-        """The next tasks of the order."""
+        """A batch of the next tasks in order."""
         left = len(self._order) - self._cursor
         if not left:
             return None
@@ -441,7 +442,7 @@ class GoalSchedule:
         )
 
     def _lowered_batch(self, rules: Rules, need: float) -> TaskBatch | None:
-        """Without fresh tasks: those that clear the highest bar which any clears, with single samples or another group."""
+        """Without fresh tasks: the tasks that clear the highest bar which any task clears, with single samples or another group."""
         free = self._free()
         for bar in self._book.bars(rules):
             lowered = rules.at(bar)
@@ -453,7 +454,7 @@ class GoalSchedule:
         return None
 
     def _resumed_batch(self, rules: Rules, need: float) -> TaskBatch | None:
-        """Tasks that stopped and that these rules would go on with."""
+        """Paused tasks that these rules would continue."""
         stopped = self._book.resumable(rules, self._free())
         return self._batch(rules, need, *stopped) if len(stopped[0]) else None
 
@@ -473,7 +474,7 @@ class GoalSchedule:
         *,
         is_further: bool = False,
     ) -> TaskBatch:
-        """As many of these known tasks as the goal seems to need."""
+        """A batch of as many of these tasks as the goal appears to need."""
         gains = DOUBTED * gains
         enough = int(np.searchsorted(np.cumsum(gains), CAUTION * need)) + 1
         size = min(enough, _largest(len(self._order)), len(positions))

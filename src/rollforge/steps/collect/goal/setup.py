@@ -1,4 +1,4 @@
-"""From the options and the run on disk to a schedule: with a goal, topped up by a condition, or plain."""
+"""Makes the schedule from the options and the run on disk: with a goal, with a top-up condition, or plain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ select task, count(*) as rollouts, count(reward) as judged, avg(reward) as mean_
        min(reward) as min_reward, max(reward) as max_reward,
        avg(case when reward is null then null when reward >= {threshold} then 1.0 else 0.0 end) as pass_rate
 from rollouts where rollout < {base} group by task"""
-"""What a condition of --top-up may use, over the samples that every task had before."""
+"""Task statistics available in a --top-up condition, over the samples that every task had before."""
 
 TASK_COLUMNS = (
     "task",
@@ -38,7 +38,7 @@ TASK_COLUMNS = (
 
 
 def design_of(options: CollectOptions, old: Manifest | None) -> SamplingDesign | None:
-    """The design of this collection; None when tasks are sampled uniformly."""
+    """The sampling design of this collection; None for uniform sampling."""
     before = read_design(old.extra) if old is not None else None
     if options.goal is None and options.top_up is None:
         return None
@@ -76,7 +76,7 @@ def design_of(options: CollectOptions, old: Manifest | None) -> SamplingDesign |
 
 
 def make_schedule(plan: CollectPlan, options: CollectOptions) -> Schedule:
-    """The schedule of a collection; the manifest gets the design, so that statistics can be corrected."""
+    """The schedule of a collection; the design is recorded in the manifest, so that statistics can be corrected."""
     design = plan.design
     if design is None:
         return PlainSchedule(plan, options.attempts)
@@ -95,7 +95,7 @@ def make_schedule(plan: CollectPlan, options: CollectOptions) -> Schedule:
 
 
 def _since(design: SamplingDesign, before: SamplingDesign | None, index: Index) -> SamplingDesign:
-    """The design with the rollouts that were there when it began; a resumed one keeps its beginning."""
+    """The design with the number of rollouts at its start; a resumed design keeps its start."""
     if before is not None and msgspec.structs.replace(before, earlier=0) == design:
         return before
     return msgspec.structs.replace(design, earlier=len(index) + index.duplicate_count)
@@ -130,7 +130,7 @@ def _chosen(plan: CollectPlan, index: Index, design: SamplingDesign) -> np.ndarr
 
 
 def count_usable(files: RunFiles, design: SamplingDesign) -> int:
-    """The usable units of a run on disk, as `prepare` counts them."""
+    """Number of usable units of a run on disk, as `prepare` counts them."""
     if not _has_rollouts(files):
         return 0
     with open_index(files.rollouts) as index:
@@ -152,5 +152,5 @@ def count_usable(files: RunFiles, design: SamplingDesign) -> int:
 
 
 def unit_of(design: SamplingDesign) -> str:
-    """What a goal counts."""
+    """The unit that a goal counts."""
     return GOALS[str(design.recipe)]

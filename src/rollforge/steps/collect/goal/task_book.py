@@ -1,4 +1,4 @@
-"""What is known of each task of an adaptive run, as small arrays, and the rule that follows from it."""
+"""Compact per-task statistics of an adaptive run, and the sampling rules fitted to them."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from rollforge.statistics.stats import Floats, Ints
 Mask = NDArray[np.bool_]
 
 LEVELS = (0.0, 1.0)
-"""Rewards that are assumed before others were seen."""
+"""Assumed rewards before any others were seen."""
 
 HOPELESS = 0.02
-"""A task is not topped up when a sample of it is expected to bring less than this share of what one brought so far."""
+"""A task is not topped up if a further sample is expected to yield less than this fraction of an average sample so far."""
 
 LEAST_GAIN = 1e-4
 
 LOWERED = 0.9
-"""Without fresh tasks, the bar is lowered by this factor until a task clears it."""
+"""Factor by which the bar is lowered, without fresh tasks, until some task clears it."""
 
 REFIT = 1.25
-"""The rules are fitted again when the number of known tasks has grown by this factor."""
+"""The rules are refitted when the number of known tasks has grown by this factor."""
 
 Z = 1.96
 
 
 class TaskSummary(NamedTuple):
-    """What the rule needs of one task."""
+    """The statistics of one task that the rule needs."""
 
     drawn: int
-    """Rollouts that count as draws."""
+    """Number of rollouts that count as draws."""
     lows: int
-    """Of these, how many have the task's lowest value."""
+    """Number of draws with the task's lowest value."""
     low: float
     high: float
     levels: int
-    """Distinct values, 3 for more than two."""
+    """Number of distinct values; 3 means more than two."""
     same: int
-    """How many of the others match the first draw: too near to it for a pair or a spread."""
+    """Number of other draws that match the first one, that is, are too close for a pair or a spread."""
     units: int
     samples_asked: int
-    """Samples asked for."""
+    """Number of requested samples."""
     tokens: int
 
     def counts(self, low: float, high: float) -> Draws | None:
-        """Draws with the higher and the lower of two values; None when the task has others."""
+        """Draws with the higher and the lower of two values; None if the task has other values."""
         if self.levels > 2 or (self.drawn and not {self.low, self.high} <= {low, high}):
             return None
         if self.low == self.high:
@@ -65,7 +65,7 @@ class TaskSummary(NamedTuple):
         return Draws(self.drawn - self.lows, self.lows)
 
     def matches(self) -> Draws:
-        """Draws after the first that match it, and one that does not when the task is usable."""
+        """Later draws that match the first one, and those that do not; in a usable task at least one does not."""
         others = max(self.drawn - 1, 0)
         if self.units and others:
             return Draws(min(self.same, others - 1), others - min(self.same, others - 1))
@@ -73,7 +73,7 @@ class TaskSummary(NamedTuple):
 
 
 class TaskJudge:
-    """Summaries of tasks under one recipe and its thresholds."""
+    """Computes task summaries for one recipe and its thresholds."""
 
     def __init__(self, design: SamplingDesign, options: RecipeOptions) -> None:
         assert design.recipe is not None
@@ -112,21 +112,21 @@ class TaskJudge:
 
 @dataclass
 class Rules:
-    """The rules at one moment: by counts of two values, and by matches with the first draw."""
+    """Sampling rules fitted at one point: by counts of two values, and by matches with the first draw."""
 
     low: float
     high: float
     by_value: SamplingRule | None
-    """None when more than two values were seen."""
+    """None if more than two values occurred."""
     make_by_match: Callable[[], SamplingRule]
 
     @cached_property
     def by_match(self) -> SamplingRule:
-        """Fitted when the first task needs it: most runs have rewards of two values."""
+        """The rule by matches, fitted on first use, since most runs have two-valued rewards."""
         return self.make_by_match()
 
     def next_samples(self, task: TaskSummary) -> int:
-        """How many samples to take next; 0 to stop."""
+        """Number of samples to take next; 0 to stop."""
         counts = task.counts(self.low, self.high)
         if self.by_value is not None and counts is not None:
             return self.by_value.next_samples(counts)
@@ -134,7 +134,7 @@ class Rules:
 
     @property
     def usual(self) -> SamplingRule:
-        """The rule that most tasks are under."""
+        """The rule that applies to most tasks."""
         return self.by_value or self.by_match
 
     @cached_property
@@ -142,7 +142,7 @@ class Rules:
         return {}
 
     def at(self, bar: float) -> Rules:
-        """The rules under another bar: units that a further sample must be expected to bring."""
+        """The rules with another bar: units that a further sample must be expected to yield."""
         if bar not in self._at:
             by_value = self.by_value.at(bar) if self.by_value is not None else None
             self._at[bar] = Rules(self.low, self.high, by_value, lambda: self.by_match.at(bar))
@@ -150,7 +150,7 @@ class Rules:
 
 
 class TaskBook:
-    """The summaries of all tasks that are settled."""
+    """Summaries of all settled tasks."""
 
     def __init__(self, tasks: int, design: SamplingDesign, options: RecipeOptions) -> None:
         self._design = design
@@ -179,7 +179,7 @@ class TaskBook:
         return int(self._yield[2])
 
     def put(self, position: int, task: TaskSummary) -> None:
-        """Enter a task, or replace what was known of it."""
+        """Add a task, or replace its summary."""
         if self.is_known[position]:
             self._yield -= moments(self._whole["units"][position], self._whole["tokens"][position])
         self._yield += moments(task.units, task.tokens)
@@ -190,7 +190,7 @@ class TaskBook:
         self.is_known[position] = True
 
     def get(self, position: int) -> TaskSummary:
-        """What is known of one task."""
+        """The summary of one task."""
         numbers: dict[str, Any] = {name: int(column[position]) for name, column in self._whole.items()}
         return TaskSummary(
             **numbers | {name: float(column[position]) for name, column in self._value.items()}
@@ -199,7 +199,7 @@ class TaskBook:
     # -- the rule -----------------------------------------------------------------------------------------------------
 
     def rules(self) -> Rules:
-        """The rules fitted to the known tasks; fitted again when these have grown by a quarter, or their values are others."""
+        """Rules fitted to the known tasks; refitted when these have grown by a quarter, or when other values occur."""
         known_tasks = int(self.is_known.sum())
         levels = self._levels(self.is_known & (self._whole["drawn"] > 0))
         if self._rules is None or known_tasks >= REFIT * self._fitted_to or levels != self._fitted_levels:
@@ -232,7 +232,7 @@ class TaskBook:
         )
 
     def _levels(self, seen: Mask) -> tuple[float, float, bool]:
-        """The two values that rewards take, and whether they take no others."""
+        """The two values of the rewards, and whether there are no others."""
         values = np.unique(np.append(self._value["low"][seen], self._value["high"][seen]))
         has_more = bool((self._whole["levels"][seen] > 2).any())
         if has_more or len(values) > 2:
@@ -242,7 +242,7 @@ class TaskBook:
         return (float(values[0]), float(values[1]), True) if len(values) == 2 else (*LEVELS, False)
 
     def _yes(self, which: Mask | Ints, high: float) -> Ints:
-        """Draws with the higher value."""
+        """Number of draws with the higher value."""
         drawn, lows = self._whole["drawn"][which], self._whole["lows"][which]
         low, own = self._value["low"][which], self._value["high"][which]
         return np.where(low == own, np.where(own == high, drawn, 0), drawn - lows)
@@ -254,7 +254,7 @@ class TaskBook:
         return self._units[low, high]
 
     def _units_of_whole(self, is_known: Mask) -> float:
-        """Units of a whole group that has some."""
+        """Units of a complete usable group."""
         units = self._whole["units"][is_known & (self._whole["samples_asked"] >= self._design.whole)]
         units = units[units > 0]
         return float(units.mean()) if len(units) else 1.0
@@ -262,7 +262,7 @@ class TaskBook:
     # -- tasks that stopped -------------------------------------------------------------------------------------------
 
     def bars(self, rules: Rules) -> Iterator[float]:
-        """Ever lower bars for tasks that stopped, down to where they are hopeless."""
+        """Successively lower bars for paused tasks, down to the level at which they are hopeless."""
         spent = max(int(self._whole["samples_asked"][self.is_known].sum()), 1)
         bar, least = rules.usual.rate * LOWERED, max(LEAST_GAIN, HOPELESS * self.units / spent)
         while bar > least:
@@ -270,7 +270,7 @@ class TaskBook:
             bar *= LOWERED
 
     def resumable(self, rules: Rules, candidates: Mask) -> tuple[Ints, Ints, Floats]:
-        """Tasks that stopped below a whole group and clear the bar of these rules: positions, samples so far, expected gains."""
+        """Tasks paused below a complete group that clear these rules' bar: positions, samples so far, expected gains."""
         samples_asked = self._whole["samples_asked"]
         open_ones = (
             candidates & self.is_known & (self._whole["units"] == 0) & (samples_asked < self._design.whole)
@@ -282,7 +282,7 @@ class TaskBook:
         return positions[goes_on], samples_asked[positions[goes_on]], gains[goes_on]
 
     def further_groups(self, rules: Rules, candidates: Mask, bar: float) -> tuple[Ints, Ints, Floats]:
-        """Whole groups that clear the bar with another group, the best first: positions, samples each should have, expected gains."""
+        """Complete groups for which another group clears the bar, best first: positions, target samples, expected gains."""
         design = self._design
         samples_asked = self._whole["samples_asked"]
         positions = np.flatnonzero(candidates & self.is_known & (samples_asked >= design.whole))
@@ -295,7 +295,7 @@ class TaskBook:
         return positions[order], wanted[order], gains[order]
 
     def _states(self, rules: Rules, positions: Ints) -> tuple[SamplingRule, Ints, Ints]:
-        """The rule that tasks without a unit are under, and their counts in its tables."""
+        """The rule for tasks without a unit, and their counts as table indices."""
         drawn = self._whole["drawn"][positions]
         if rules.by_value is not None:
             yes = self._yes(positions, rules.high)
@@ -304,13 +304,13 @@ class TaskBook:
         return rules.by_match, others, np.zeros_like(others)
 
     def _gains(self, rules: Rules, positions: Ints, more: Ints) -> Floats:
-        """Units that this number of further samples of each task are expected to add."""
+        """Expected additional units from this number of further samples per task."""
         rule, yes, no = self._states(rules, positions)
         gains = np.zeros(len(positions))
         for step in np.unique(more[more > 0]).tolist():
             here = np.flatnonzero((more == step) & (yes + no + step <= rule.sizes.most))
             gains[here] = (rule.expected_after(step) - rule.units)[yes[here], no[here]]
-        if rules.by_value is None:  # what a usable task brings, further samples of it bring too
+        if rules.by_value is None:  # further samples yield at the rate so far
             units, drawn = self._whole["units"][positions], self._whole["drawn"][positions]
             rate = units / np.maximum(drawn, 1) * (self._design.recipe != "grpo")
             gains = np.where(units > 0, rate * more, gains)
@@ -319,21 +319,22 @@ class TaskBook:
     # -- the forecast -------------------------------------------------------------------------------------------------
 
     def needed(self, units: int) -> tuple[Expectation, Expectation] | None:
-        """Further tokens and tasks until this number of further units; None when nothing usable is known."""
+        """Estimated tokens and tasks for this number of further units; None without known usable units."""
         return needed_for(units, *self._yield.tolist())
 
 
 def moments(units: float, tokens: float) -> Floats:
-    """One task's part of the sums from which a forecast is made."""
+    """One task's contribution to the sums for forecasts."""
     return np.array([1.0, units, tokens, units * units, units * tokens, tokens * tokens], dtype=np.float64)
 
 
 def needed_for(
     needed: int, tasks: float, units: float, tokens: float, units2: float, both: float, tokens2: float
 ) -> tuple[Expectation, Expectation] | None:
-    """Tokens and tasks until this number of further units, at the yield of the tasks so far; None when it is 0.
+    """Estimated tokens and tasks for this number of further units, at the tasks' yield so far; None if it is 0.
 
-    The other arguments are sums over these tasks. The intervals cover what is unknown of the yield and the chance of tasks to come.
+    The other arguments are sums over these tasks. The intervals include the uncertainty of the yield and the random variation of
+    future tasks.
     """
     if needed <= 0 or tasks < 1 or units <= 0:
         return None

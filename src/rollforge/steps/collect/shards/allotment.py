@@ -1,4 +1,4 @@
-"""The concurrency of a run, split over its workers."""
+"""Divides the concurrency of a run among its workers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from rollforge.endpoint import ConcurrencyRange
 from rollforge.steps.collect.shards.shard_worker import WorkerReport, shares
 
 BURST_S = 5.0
-"""429s within this time are one event."""
+"""429s within this time count as one event."""
 CALM_S = 10.0
-"""Without a 429 for so long, the shares grow again."""
+"""Time without a 429 after which the shares grow again."""
 
 
 class Allotment:
-    """Equal shares of the concurrency for workers that have work; a 429 halves all shares once."""
+    """Equal shares of the concurrency for workers with work; a 429 halves all shares once."""
 
     def __init__(self, concurrency: str) -> None:
         self.workers = 1
@@ -20,21 +20,21 @@ class Allotment:
         self._factor = 1.0
         self._changed_at = 0.0
         self._at_work: dict[str, None] = {}
-        """Workers that were given a share, in the order in which they came."""
+        """Workers that were given a share, in the order of their arrival."""
         self._known: set[str] = set()
 
     def lost(self, name: str) -> None:
-        """A worker is gone."""
+        """Release the share of a lost worker."""
         self._at_work.pop(name, None)
 
     def rate_limited(self, now: float) -> None:
-        """A server said 429 to somebody."""
+        """Handle a 429 that any worker received."""
         if self._range.is_fixed or now - self._changed_at < BURST_S:
             return
         self._factor, self._changed_at = max(self._factor / 2, 1 / 64), now
 
     def share(self, name: str, reports: dict[str, WorkerReport], now: float) -> int | None:
-        """What one worker may have in flight now; None while one worker has it all."""
+        """Current request limit of one worker; None if a single worker has the whole concurrency."""
         if self.workers == 1 and len(reports) <= 1:
             return None
         if self._factor < 1 and now - self._changed_at > CALM_S:

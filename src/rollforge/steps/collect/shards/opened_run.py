@@ -1,7 +1,7 @@
 """A run of shards, opened: its plan fixed once, its tasks on disk, the work of one shard.
 
-Many processes may open the same new run at once. Each writes the tasks to a file of its own; the process that
-creates `plan.json` decides; the others compare their settings with it and continue, or are refused. No process waits for another.
+Many processes may open the same new run at once. Each writes the tasks to a file of its own; the process that creates `plan.json`
+first determines the plan; the others compare their settings with it, and continue or are refused. No process waits for another.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plan of a run depends on beside the options: verifier, agent, version."""
+    """Inputs of a run's plan besides the options: verifier, agent, version."""
 
     needs: tuple[str, ...]
     verifier_fingerprint: str | None
@@ -56,7 +56,7 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardedRun(msgspec.Struct, kw_only=True):
-    """A run of shards that this process may work on."""
+    """A sharded run that this process may work on."""
 
     files: RunFiles
     storage: ShardStorage
@@ -69,7 +69,7 @@ class ShardedRun(msgspec.Struct, kw_only=True):
 
 
 class _StagedFiles(RunFiles):
-    """The run's files with a tasks file of this process alone, until the plan is fixed."""
+    """The run's files with a tasks file private to this process, until the plan is fixed."""
 
     @property
     def tasks(self) -> Path:
@@ -77,7 +77,7 @@ class _StagedFiles(RunFiles):
 
 
 def open_run(options: CollectOptions, inputs: PlanInputs, choice: ShardChoice | None) -> ShardedRun:
-    """The run of shards that `options.out` names, made now if there is none.
+    """Open the sharded run at `options.out`, or create it.
 
     Raises:
         ResumeRefused: the run was made with other settings, or in one file.
@@ -130,7 +130,7 @@ def open_run(options: CollectOptions, inputs: PlanInputs, choice: ShardChoice | 
 
 
 def _move_aside(files: RunFiles) -> None:
-    """`--fresh`: the shards go with the other files of the run."""
+    """Implement `--fresh`: move the shards aside with the run's other files."""
     target = move_aside(files)
     if files.shards.exists():
         target = target or files.rollouts.parent / f"{files.stem}_{time.strftime('%Y%m%d-%H%M%S')}"
@@ -168,7 +168,7 @@ def _make(
     storage: ShardStorage,
     plan: ShardPlan | None,
 ) -> ShardPlan:
-    """Fix the plan, unless another process does so first; then publish what belongs to it."""
+    """Fix the plan unless another process does so first, then publish its files."""
     if choice is not None and plan is None:
         choice.check_new()
     staged = _StagedFiles(options.out)
@@ -213,7 +213,7 @@ def _plan_of(made: CollectPlan, staged: RunFiles, choice: ShardChoice | None) ->
 def _publish(
     files: RunFiles, staged: RunFiles, made: CollectPlan, storage: ShardStorage, plan: ShardPlan
 ) -> None:
-    """Put tasks and manifest in place. Every process that gets here has the same ones."""
+    """Move tasks and manifest into place. They are identical for every process that gets here."""
     if _sha256(staged.tasks) != plan.tasks_sha256:
         raise DataError(
             f"{files.tasks}: the tasks made from the input now are not those of the plan",
@@ -237,7 +237,7 @@ def _sha256(path: Path) -> str:
 
 
 def _refuse_other_settings(plan: ShardPlan, fingerprint: JsonObject, files: RunFiles) -> None:
-    """Refuse settings other than the plan's, also those that may grow in a run of one file."""
+    """Refuse settings that differ from the plan's, including those that may grow in a single-file run."""
     refuse_changes(plan.fingerprint, fingerprint, files)
     grown = [key for key in fingerprint if plan.fingerprint.get(key) != fingerprint[key]]
     if grown:
@@ -249,7 +249,7 @@ def _refuse_other_settings(plan: ShardPlan, fingerprint: JsonObject, files: RunF
 
 
 def plan_of_shard(run: ShardedRun, lease: Lease, options: CollectOptions) -> CollectPlan:
-    """What is owed of one shard: all of it but what earlier epochs left."""
+    """Owed rollouts of one shard: all except those that earlier epochs finished."""
     within = run.plan.ranges[lease.shard]
     tasks = run.tasks.part(within.first, within.end)
     ledger = Ledger(tasks.ids, run.plan.samples)
@@ -270,7 +270,7 @@ def plan_of_shard(run: ShardedRun, lease: Lease, options: CollectOptions) -> Col
 
 
 def failed_of_shard(lease: Lease, ledger: Ledger) -> dict[str, int]:
-    """Rollouts of a shard that failed and never finished, by class; reads every failure of the shard."""
+    """Number of a shard's rollouts that failed and never finished, by class; reads all failures of the shard."""
     own = lease.storage.counted(f"{lease.folder}/failures.jsonl")
     lines = chain(lease.earlier("failures"), lease.storage.lines(own) if own is not None else ())
     return ledger.failed_by_class(lines)

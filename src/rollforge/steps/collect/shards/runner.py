@@ -1,7 +1,7 @@
 """Collects the shards that a process owns: one client, limit and judge, an engine per shard.
 
-The next shard begins when the one before has no fresh work left, so that its last rollouts delay no other shard. What is in flight,
-judged or counted here is shared by all engines of the process; what is on disk belongs to the epoch of each shard.
+The next shard begins when the previous one has no fresh work left, so that its last rollouts do not delay other shards. Limiter,
+judge and counters are shared by all engines of the process; files belong to the epoch of each shard.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from rollforge.verifiers.running.ready_verifier import RunningJudge
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""How often an owner looks whether it was taken over."""
+"""Interval at which an owner checks whether its shard was taken over."""
 
 Outcome = Literal["complete", "released", "busy", "taken over"]
 
 
 class ShardOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How the work on one shard ended."""
+    """Result of the work on one shard."""
 
     shard: int
     outcome: Outcome
-    """`busy`: another process owns it; `taken over`: another process took it from this one."""
+    """`busy`: another process owns the shard; `taken over`: another process took it from this one."""
     expected: int = 0
     finished: int = 0
     given_up: int = 0
     unjudged: int = 0
-    """Of those finished before this process took it."""
+    """Unjudged rollouts among those finished before this process took the shard."""
     failed: dict[str, int] = {}
 
 
 class ShardRunner:
-    """The engines of one process."""
+    """The collection engines of one process."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ShardRunner:
         self._engines: dict[int, CollectEngine] = {}
 
     def stop(self, reason: Reason, error: RollforgeError | Failure | None = None) -> None:
-        """Take no new work; the first reason stays."""
+        """Take no new work; the first reason is kept."""
         if not self.reason:
             self.reason, self.error = reason, error
         if reason == "interrupted":
@@ -95,15 +95,16 @@ class ShardRunner:
 
     @property
     def shards(self) -> list[int]:
-        """The shards being collected now."""
+        """Shards in progress."""
         return [*self._engines]
 
     @property
     def verifying(self) -> int:
+        """Number of rollouts being judged, over all engines."""
         return sum(engine.verifying for engine in self._engines.values())
 
     def ages(self) -> list[float]:
-        """How long each rollout in flight has taken so far, longest first."""
+        """Current duration of each rollout in flight, longest first."""
         return sorted((age for engine in self._engines.values() for age in engine.ages()), reverse=True)
 
     def is_dry(self) -> bool:
@@ -118,7 +119,7 @@ class ShardRunner:
         """Own a shard and collect what is owed of it.
 
         Args:
-            is_lost: Its last owner is known to have ended.
+            is_lost: Whether its previous owner is known to have ended.
         """
         epochs = await asyncio.to_thread(read_epochs, self._run.storage, shard)
         expected = self._run.plan.expected(shard)
@@ -177,7 +178,7 @@ class ShardRunner:
         )
 
     def _already(self, shard: int, expected: int, end: EpochEnd) -> ShardOutcome:
-        """A shard of which every rollout is finished needs no new epoch."""
+        """Result for a shard that is already complete, which needs no new epoch."""
         self.live.expected += expected
         self.live.finished += expected
         unjudged = end.unjudged if self._is_judged else 0
@@ -189,7 +190,7 @@ class ShardRunner:
     async def _owning(
         self, lease: Lease, engine: CollectEngine, rollouts: DurableFile, failures: DurableFile
     ) -> AsyncIterator[None]:
-        """Files open, heart beating."""
+        """Hold a shard: its files are open and its heartbeat runs."""
         self._engines[lease.shard] = engine
         if self.reason:
             engine.stop(self.reason, self.error)
@@ -211,7 +212,7 @@ class ShardRunner:
                     engine.stop("disk", error)
 
     async def _beat(self, lease: Lease, engine: CollectEngine) -> None:
-        """Say that the owner lives; stop when another process has taken the shard over."""
+        """Write heartbeats; stop if another process has taken the shard over."""
         last_beat = -BEAT_EVERY_S
         while True:
             try:
@@ -234,7 +235,7 @@ class ShardRunner:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _keep_reason(self, engine: CollectEngine) -> None:
-        """What stops one engine stops the process, except the loss of its shard."""
+        """Stop the whole process for an engine's stop reason, except for the loss of its shard."""
         self.last_verdict_failure = engine.last_verdict_failure or self.last_verdict_failure
         if engine.reason and engine.reason != "taken over":
             self.stop(engine.reason, engine.error)
@@ -253,7 +254,7 @@ async def open_runner(
     allowance: Allowance | None = None,
     sharers: int = 1,
 ) -> AsyncIterator[ShardRunner]:
-    """A runner with everything it needs, closed at the end."""
+    """Open a runner with everything it needs; closed at the end."""
     tools = open_tools(options, agent=agent, judge=judge, notes=notes, tasks=run.plan.tasks, sharers=sharers)
     async with tools as opened:
         yield ShardRunner(

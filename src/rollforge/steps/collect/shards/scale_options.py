@@ -11,7 +11,7 @@ from rollforge.steps.collect.collect_options import CollectOptions
 
 
 class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a collection runs."""
+    """Options for shards, workers and their place."""
 
     shard: str | None = None
     """Collect one shard of the run in this process: I/N with I from 0, or slurm for the task of a Slurm array."""
@@ -24,7 +24,7 @@ class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.shard is not None or self.workers is not None or self.on not in (None, "local")
 
     def check(self, options: CollectOptions) -> None:
-        """Refuse what cannot work, before anything is touched."""
+        """Refuse impossible combinations before anything is written."""
         if self.shard is not None and (self.workers is not None or self.on not in (None, "local")):
             raise UsageError(
                 "--shard runs one shard in this process; --workers and --on run them all",

@@ -1,4 +1,4 @@
-"""The worker of a sharded collection: takes orders, reports numbers. Rollouts go to the shard's files and nowhere else."""
+"""The worker of a sharded collection: receives orders and reports counters. Rollouts are only written to the shard's files."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.running.sources import SentFile, enter
 
 ANSWER_EVERY_S = 0.5
-"""A worker with nothing to say answers after this time."""
+"""A worker without news answers after this time."""
 MOST_SEEN = 20_000
-"""Verdicts in one report; the rest follow in the next."""
+"""Most verdicts in one report; the rest follow in the next one."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message: the run, and how many share it."""
+    """The first message to a worker: the run, and the number of its workers."""
 
     options: CollectOptions
     folder: str
-    """The asker's working directory: relative paths mean the same here."""
+    """Working directory of the driver, so that relative paths have the same meaning."""
     workers: int
     sent_files: list[SentFile] = []
     key_variable: str
     bucket: str | None = None
-    """The address of a run in a bucket: every worker has a working copy of its own."""
+    """Bucket address of the run, if any; every worker has a separate working copy."""
     bucket_input: str | None = None
-    """The address of a task file in a bucket."""
+    """Bucket address of the task file, if any."""
     is_local: bool = False
-    """The asker's own process: it has already opened everything that can be refused."""
+    """Whether the worker runs in the driver's process, which has already validated everything."""
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What the asker wants now."""
+    """Current orders of the driver."""
 
     shards: list[Assignment] = []
     limit: int | None = None
-    """Requests that this worker may have in flight; None leaves it as it is."""
+    """Limit on this worker's requests in flight; None keeps the current limit."""
     tokens_elsewhere: int = 0
-    """Tokens and dollars that the other workers have used."""
+    """Tokens and dollars used by other workers."""
     dollars_elsewhere: float = 0.0
     stop: Reason = ""
     is_abort: bool = False
@@ -68,7 +68,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """One verdict, as the watch of broken verification sees it."""
+    """One verdict for the driver's detectors of broken verification."""
 
     task: int
     reward: float | None
@@ -81,12 +81,12 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """The counters of one worker since it began."""
+    """Counters of one worker since its start."""
 
     expected: int = 0
-    """Rollouts of the shards it took."""
+    """Rollouts of the shards that it took."""
     earlier: int = 0
-    """Of these, finished before."""
+    """Rollouts among these that were already finished."""
     fresh: int = 0
     judged: int = 0
     unjudged: int = 0
@@ -109,7 +109,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says."""
+    """A worker's report to the driver."""
 
     outcomes: list[ShardOutcome] = []
     is_hungry: bool = False
@@ -136,7 +136,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectWorker:
-    """Collects the shards that it is given."""
+    """Collects the shards that the driver assigns."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -157,7 +157,7 @@ class CollectWorker:
         return msgspec.msgpack.encode(await self._obey(decode_msgpack(message, Orders)))
 
     async def close(self) -> None:
-        """Stop, write down what is finished, and let the shards go."""
+        """Stop, finish writing, and release the shards."""
         if self._runner is not None:
             self._runner.stop("interrupted")
         for task in self._tasks:
@@ -206,7 +206,7 @@ class CollectWorker:
         return introduction
 
     def _with_copies(self, opening: Opening) -> CollectOptions:
-        """The options with this machine's working copies instead of the asker's."""
+        """The options with this machine's working copies instead of the driver's."""
         options = opening.options
         if opening.bucket is not None:
             out = self._stack.enter_context(run_copy(opening.bucket, writes=True, locks=False, whole=False))
@@ -243,7 +243,7 @@ class CollectWorker:
         return report
 
     async def _wait(self) -> None:
-        """Until there is something to say, but not for long."""
+        """Wait for news, for a short time at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_EVERY_S):
                 await self._changed.wait()
@@ -293,7 +293,7 @@ class CollectWorker:
         )
 
     def _is_dry(self, runner: ShardRunner) -> bool:
-        """Whether no shard has fresh work left; wakes the answer when the last one runs out."""
+        """Whether no shard has fresh work left; wakes the pending answer when that happens."""
         if len(self._tasks) > len(runner.shards):
             return False  # one is being opened
         if runner.is_dry():
@@ -331,7 +331,7 @@ class CollectWorker:
 
 
 class _ReportingWatch(Watch):
-    """The detectors of one worker; it also reports every verdict to the driver, whose watch sees those of all workers."""
+    """Detectors of one worker that also report every verdict to the driver, whose detectors see all workers."""
 
     __slots__ = ("_seen", "_settled")
 
@@ -372,7 +372,7 @@ class _ReportingWatch(Watch):
         self._settled.append(task)
 
     def take(self, most: int) -> tuple[list[Seen], list[int]]:
-        """Take what was seen since the last call; tasks are settled after their last verdict."""
+        """Return the verdicts since the last call; tasks are settled after their last verdict."""
         seen, self._seen = self._seen[:most], self._seen[most:]
         settled, self._settled = ([], self._settled) if self._seen else (self._settled, [])
         return seen, settled
@@ -392,7 +392,7 @@ def _sum(counters: list[dict[str, int]]) -> dict[str, int]:
 
 
 def combined(totals: list[Totals]) -> Totals:
-    """The counters of several workers as one."""
+    """Sum of the counters of several workers."""
     made: dict[str, Any] = {}
     for name in Totals.__struct_fields__:
         values = [getattr(one, name) for one in totals]
@@ -407,7 +407,7 @@ def combined(totals: list[Totals]) -> Totals:
 
 
 def shares(limit: int, workers: int) -> list[int]:
-    """A sum split over workers: as equal as whole numbers can be, at least one each."""
+    """Divide an integer among workers as evenly as possible, with at least one each."""
     return [max(1, limit // workers + (number < limit % workers)) for number in range(workers)]
 
 

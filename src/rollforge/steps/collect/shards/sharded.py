@@ -1,8 +1,8 @@
 """A collection in shards: one shard in this process, or all of them over the workers of an executor.
 
-This process plans, hands out shards and allowances, watches, counts, and writes the manifest. It never sees a rollout.
-Concurrency, the retry budget, the failure allowance, token and time budgets and the watch of broken verification are those of the
-whole run.
+This process (the driver) plans, assigns shards and limits, runs the detectors, sums counters and writes the manifest. It never
+handles a rollout. Concurrency, retry budget, failure limit, token and time budgets and the detectors of broken verification apply
+to the whole run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TARGET = "rollforge.steps.collect.shards.shard_worker:CollectWorker"
 
 
 class ShardedCollection:
-    """One call of `collect` on a run of shards."""
+    """One `collect` call on a sharded run."""
 
     def __init__(
         self,
@@ -104,16 +104,16 @@ class ShardedCollection:
     # -- for the shell ------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no new work; what is in flight finishes."""
+        """Take no new work; rollouts in flight finish."""
         self._stop("interrupted")
 
     def abort(self) -> None:
-        """Drop what is in flight. Everything acknowledged is on disk."""
+        """Drop rollouts in flight. Everything acknowledged is on disk."""
         self.drain()
         self._is_aborting = True
 
     def snapshot(self) -> LiveSnapshot | None:
-        """Where the run is now; None before it has begun."""
+        """Current counters of the run; None before it has begun."""
         if self.foreman is None:
             return None
         reports = list(self._reports.values())
@@ -201,7 +201,7 @@ class ShardedCollection:
         self.live.expected = sum(run.plan.expected(shard) for shard in self._shards)
 
     def _skip_finished(self, run: ShardedRun) -> list[int]:
-        """The shards of which something may be owed; of the others only the counts are kept."""
+        """Shards that may owe rollouts; of the others only the counts are kept."""
         owed, earlier = [], 0
         for shard in self._shards:
             epochs, expected = read_epochs(run.storage, shard), run.plan.expected(shard)
@@ -289,7 +289,7 @@ class ShardedCollection:
         return Progress(done=done, again=again, is_hungry=report.is_hungry, has_ended=report.has_ended)
 
     def _may_wait(self, outcome: ShardOutcome) -> bool:
-        """Whether to wait for the owner of a shard: always for a run of many; one shard alone waits only for a silent owner."""
+        """Whether to wait for the owner of a shard: always in a run of many shards; a single shard waits only for a silent owner."""
         if self.choice is None:
             self._busy_ages[outcome.shard] = 0.0
             return True
@@ -322,7 +322,7 @@ class ShardedCollection:
             self.foreman.stop()
 
     def _observe(self, report: WorkerReport) -> None:
-        """The watch and the running mean see the verdicts of all workers."""
+        """Pass verdicts of all workers to the detectors and the running mean."""
         for seen in report.seen:
             self.watch.observe(
                 seen.task,
@@ -373,7 +373,7 @@ class ShardedCollection:
     # -- the manifest -------------------------------------------------------------------------------------------------
 
     async def _tick(self, run: ShardedRun) -> None:
-        """Keep the manifest for `status`; a shard by itself leaves that to `status`, which reads the shards."""
+        """Update the manifest for `status`. With a single shard, `status` reads the shards itself."""
         while True:
             if self.choice is None:
                 self._update_manifest(run, "running")
@@ -506,7 +506,7 @@ class ShardedCollection:
 
 
 def _refresh(files: RunFiles) -> None:
-    """Bring what workers wrote into this machine's copy of a run in a bucket."""
+    """Update this machine's copy of a bucket run with the workers' files."""
     if (copy := copy_of(files.manifest)) is not None:
         copy.refresh()
 
