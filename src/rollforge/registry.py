@@ -79,7 +79,8 @@ def near_names(name: str, names: Iterable[str], most: int = 3) -> list[str]:
 
     likeness = {one: SequenceMatcher(None, one, name).ratio() for one in names}
     best = max(likeness.values(), default=0.0)
-    least = max(LEAST_LIKENESS, best - 0.1)  # none that is much less alike than another one
+    least = LEAST_LIKENESS if len(name) > SHORTEST_PREFIX else 0.66  # one letter of three may be wrong
+    least = max(least, best - 0.1)  # none that is much less alike than another one
     near = [one for one in sorted(likeness, key=lambda one: -likeness[one]) if likeness[one] >= least]
     letters = sorted(name.lower())
     near = near or [one for one in likeness if sorted(one.lower()) == letters]

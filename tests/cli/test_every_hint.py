@@ -29,6 +29,7 @@ VALUES = (
     ("commands/init", "name", "my_verifier"), ("rewards/adapter_files", "words", "exact"), ("rewards/adapter_files", "name", "exact"),
     ("commands/simulate", r"JUDGED_BY.*", "--verifier exact"), ("status|reading_flags|index/index", "tasks", "tasks.jsonl"),
     ("reports", "name", "tasks.jsonl"), ("commands/simulate", "path", "tasks.jsonl"), ("verify/verdicts|run_page", "name", "exact"),
+    ("commands/collect", "name", "exact"), ("commands/verify", r"shlex\.quote\(previous\)", "recorded"),
     ("render/prepare", "out", "data/dpo"), ("render/prepare", r"manifest\.files.*", "train.jsonl"),
     # numbers and conditions
     (".*", r".*run\.line\[.*|number|passed", "3"), (".*", r"int\(run\.task.*|first\.task|.*_some_tasks.*", "1"),

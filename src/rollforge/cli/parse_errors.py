@@ -68,7 +68,7 @@ def usage_error(
             count = error.argument.token_count()[0]
             got = f", and got {len(error.tokens_so_far)}" if error.tokens_so_far else ""
             return UsageError(
-                f"{error.keyword} needs {f'{count} values' if count > 1 else 'a value'}{got}",
+                f"{error.keyword} requires {f'{count} values' if count > 1 else 'an argument'}{got}",
                 hint=f"see what it takes: rollforge {verb} --help; for example: {example}",
             )
         needed = _needed(error, command)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from array import array
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,10 +69,10 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
     for path in inputs:
         if not path.is_file():
             what = "a folder, not a file" if path.is_dir() else f"no such file{near_run(path)}"
-            meant = " ".join(shlex.quote(str(run)) for run in runs_in(path)[:5])
+            meant = " ".join(map(str, runs_in(path)[:5]))
             raise UsageError(
                 f"{path}: {what}",
-                hint=f"give files, or runs in it: rollforge validate {meant}"
+                hint=f"give the files in it: {meant} (a run's folder means its files)"
                 if meant
                 else "for example: rollforge validate tasks.jsonl",
             )
