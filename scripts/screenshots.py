@@ -15,6 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from rollforge.testing.defects import sick_run
+
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 SIZE = {"width": 1240, "height": 800}
 ROLLFORGE = [sys.executable, "-m", "rollforge"]
@@ -45,12 +47,14 @@ def main() -> None:
                 "section", has=page.get_by_role("heading", name="Rewards", exact=True)
             ).last
             page.screenshot(path=PICTURES / "report-charts.png", full_page=True, clip=section.bounding_box())
-            viewer(page, home)
+            viewer(page, home, "run", {"2": "rollouts", "4": "groups"})
+            viewer(page, home, "sick", {"3": "suspicious"})
             browser.close()
 
 
 def make_run(home: Path) -> None:
-    """A run of 300 tasks × 8, judged twice, and its report."""
+    """A run of 300 tasks × 8, judged twice, and its report; and one whose verifier pays for length."""
+    sick_run("pays-for-length", seed=5).write(home / "sick")
     (home / "loose.py").write_text(VERIFIER)
     for line in (
         "simulate --write-tasks tasks.jsonl -n 300 --seed 1",
@@ -62,9 +66,9 @@ def make_run(home: Path) -> None:
         subprocess.run(words, cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def viewer(page: Page, home: Path) -> None:
-    """Every page of the viewer that the docs show."""
-    words = [*ROLLFORGE, "view", "run", "--json", "--no-browser"]
+def viewer(page: Page, home: Path, run: str, names: dict[str, str]) -> None:
+    """Pages of the viewer that the docs show: the key that opens each, and its name."""
+    words = [*ROLLFORGE, "view", run, "--json", "--no-browser"]
     process = subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -73,7 +77,7 @@ def viewer(page: Page, home: Path) -> None:
             text += process.stdout.readline()
         page.goto(json.loads(text)["address"])
         page.wait_for_selector(".verdict")
-        for key, name in (("2", "rollouts"), ("3", "suspicious"), ("4", "groups")):
+        for key, name in names.items():
             page.keyboard.press(key)
             page.wait_for_selector(".row .cell, .rows p")
             page.keyboard.press("j")
