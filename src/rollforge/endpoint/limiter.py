@@ -40,7 +40,7 @@ KV_GOAL, KV_HOLD, KV_FULL = 0.81, 0.86, 0.92
 """Shares of the KV cache: the limit drifts towards the first, no request begins from the second on, above the third it is cut."""
 UP, DOWN = 3.0, 4.0
 """How fast the limit drifts, in e-folds for each length of a long answer when the cache is empty, or as much too full."""
-FASTEST = 0.3
+FASTEST = 0.2
 """Most that one look at the server may change the logarithm of the limit."""
 CUT_FULL = 0.9
 """A full cache, or a preemption, leaves this share of the limit."""
