@@ -145,6 +145,13 @@ async def test_auto_follows_the_metrics_of_a_real_endpoint(tmp_path: Path, style
     assert any("follows the metrics of the server" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("seed", [101, 105, 106])
+def test_short_answers_that_end_first_do_not_fill_the_cache_with_long_ones(seed: int) -> None:
+    """For a minute only answers of 150 tokens have ended; those of 2,500 are still growing."""
+    bimodal = next(shape for shape in SHAPES if shape.name == "bimodal")
+    assert adaptive(bimodal, seed=seed).overshoot <= OVERSHOOT
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_throughput_is_near_the_best_fixed_limit_and_the_cache_is_seldom_full(shape: Shape) -> None:

@@ -159,13 +159,17 @@ def _steps(rule: SamplingRule, counts: Draws) -> int:
 
 
 def make_rule(prior: Fitted, units: Floats, sizes: Sizes, *, overhead: float = 0.0) -> SamplingRule:
-    """The rule with the best rate of usable units per sample (Dinkelbach's method).
+    """The rule with the best rate of usable units per sample under this prior.
 
     Args:
         units: [yes, no] → usable units, for up to `sizes.most` draws; one row and column more than that needs.
         overhead: samples that each task costs before its first draw.
     """
-    chance = chance_of_yes(prior, sizes.most)
+    return best_rule(chance_of_yes(prior, sizes.most), units, sizes, overhead)
+
+
+def best_rule(chance: Floats, units: Floats, sizes: Sizes, overhead: float = 0.0) -> SamplingRule:
+    """The rule with the best rate of usable units per sample, by Dinkelbach's method; `chance` is [yes, no]."""
     rate, best = 0.0, _solve(chance, units, sizes, 0.0)
     for _ in range(ROUNDS):
         better = float(best.expected[0, 0]) / max(best.samples + overhead, 1e-12)

@@ -42,7 +42,7 @@ cut.
 """
 UP, DOWN = 3.0, 4.0
 """Drift speed upwards with an empty cache, and downwards per excess; in e-folds per duration of a long answer."""
-FASTEST = 0.3
+FASTEST = 0.2
 """Largest change of log(limit) per observation of the server."""
 CUT_FULL = 0.9
 """Share of the limit that remains after a full cache or a preemption."""
