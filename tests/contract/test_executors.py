@@ -90,7 +90,10 @@ async def test_a_lost_worker_is_told_and_can_be_replaced(options: tuple[str, Exe
             for _ in range(50):
                 await hands[0].ask(b"hello")
                 time.sleep(0.1)
-        fresh = await executor.replace(hands[0])
+        fresh = None
+        for _ in range(12):  # None: no room yet, which a busy machine says too
+            if (fresh := await executor.replace(hands[0])) is not None:
+                break
         assert fresh is not None and await fresh.ask(b"hello") == b"hello"
         assert await hands[1].ask(b"hello") == b"hello"
 
