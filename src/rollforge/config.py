@@ -190,13 +190,15 @@ def _repeats(text: str, agent: str | None) -> str:
     return str(chosen.pop())
 
 
-def parse_settings(words: Sequence[str]) -> JsonObject:
+def parse_settings(words: Sequence[str], flag: str = "-S") -> JsonObject:
     """Make one nested object from `key.path=value` words; a value is parsed as JSON, or kept as text if it is not JSON."""
     settings: JsonObject = {}
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or not path or any(not part for part in path.split(".")):
-            raise UsageError(f"-S {word!r} is not understood", hint="write -S key=value or -S key.path=value")
+            raise UsageError(
+                f"{flag} {word!r} is not understood", hint=f"write {flag} key=value or {flag} key.path=value"
+            )
         target = settings
         *parents, last = path.removeprefix("responses_create_params.").split(".")
         for part in parents:

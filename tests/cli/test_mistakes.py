@@ -102,6 +102,8 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["collect", "-i", ".", "-o", "run", "-m", "simulated"], 2, [".: a folder, not a file", "give a file in it"]),
         (["import", "verifiers", ".", "-o", "run"], 2, [".: a folder, not a log", "traces.jsonl"]),
         (["prepare", "mine.py:pick", "tasks.jsonl", "--to", "trl"], 2, ["cannot be named by its file", "entry point"]),
+        ([*COLLECT, "--verifier-set", "tolerance"], 2, ["--verifier-set 'tolerance' is", "next: write --verifier-set key=value"]),
+        ([*COLLECT, "-S", "temperature"], 2, ["-S 'temperature' is not understood", "-S key.path=value"]),
         (["experiences", "tasks.jsonl", "--pipeline", "tasks.txt"], 2, ["no TOML", "[[operator]]", "rollforge list operators"]),
     ],
 )  # fmt: skip
@@ -121,6 +123,41 @@ def test_a_misspelt_key_of_a_config_file_is_answered_with_the_flag(
     Path("config.toml").write_text("[collect]\nsampels = 3\n")
     code, printed = run([*COLLECT, "--config", "config.toml"], capsys)
     assert code == 2 and "(from config.toml). Did you mean --samples?" in printed
+
+
+def test_a_wrong_number_in_a_config_file_names_the_file_and_is_answered_in_its_form(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("config.toml").write_text('[collect]\nsamples = "many"\n')
+    code, printed = run([*COLLECT, "--config", "config.toml"], capsys)
+    assert code == 2 and "config.toml: samples many: expected a whole number" in printed
+    assert "next: for example: samples = 1" in printed
+
+
+def test_an_operator_that_is_wrong_is_named_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pipeline.toml").write_text('[[operator]]\nname = "filter"\n')
+    code, printed = run(["experiences", "tasks.jsonl", "--pipeline", "pipeline.toml"], capsys)
+    assert code == 2 and "pipeline.toml: operator 1 has no 'use'" in printed
+    assert 'write use = "reward_filter"' in printed
+
+
+def test_status_of_a_folder_of_runs_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "runs" / "first" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    code, printed = run(["status", "runs"], capsys)
+    assert code == 2 and "give one of the runs in it: runs/first" in printed
+
+
+def test_files_that_are_no_rows_are_not_proposed_to_validate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "data" / "train.jsonl", [{"messages": []}])
+    (tmp_path / "data" / "manifest.json").write_text('{\n  "recipe": "sft"\n}\n')
+    code, printed = run(["validate", "data"], capsys)
+    assert code == 2 and "give the files in it: data/train.jsonl (" in printed
+    with pytest.raises(SystemExit):
+        main(["validate", "data/manifest.json"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "a manifest, which has no rows" in shown and "data/train.jsonl" in shown and "jq" not in shown
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import resource
 import threading
 
 import pytest
@@ -98,6 +99,20 @@ def test_a_torn_line_spoils_no_other(tmp_path):
     with open_sinks([f"jsonl={path}"], SinkOptions(directory=tmp_path)) as sinks:
         sinks.log({"rollout/a/mean": 1.0}, step=2, at=0.0)
     assert [line["step"] for line in read_metrics(path)] == [0, 2]
+
+
+def test_a_line_that_does_not_fit_on_the_disk_spoils_no_later_one(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with open_sinks(["jsonl"], SinkOptions(directory=tmp_path)) as sinks:
+        sinks.log({"rollout/a/mean": 1.0}, step=0, at=0.0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (80, hard))
+        try:
+            sinks.log({"rollout/a/mean": 1.0}, step=1, at=0.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sinks.log({"rollout/a/mean": 1.0}, step=2, at=0.0)
+    assert sinks.failures == {"jsonl": 1}
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [0, 2]
 
 
 def test_names_follow_the_profile(tmp_path):

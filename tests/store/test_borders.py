@@ -17,7 +17,7 @@ from rollforge.store.batches import BatchEvent, SentBatch
 from rollforge.store.bucket import WorkingCopy
 from rollforge.store.costs import _joined, dollars
 from rollforge.store.failure_reasons import SHOWN, cause_text, failures_text, verifier_failures
-from rollforge.store.find import _what_is_there, runs_in
+from rollforge.store.find import runs_in, what_is_there
 from rollforge.store.ledger import Ledger
 from rollforge.store.manifest import is_alive
 from rollforge.store.object_lines import pack
@@ -213,7 +213,7 @@ def test_hours_that_overlap_or_touch_are_paid_once_and_in_order() -> None:
 def test_five_runs_of_a_folder_are_named(tmp_path: Path, runs: int, named: int, has_more: bool) -> None:
     for number in range(runs):
         (tmp_path / f"{number}.jsonl").write_text("{}\n")
-    text = _what_is_there(tmp_path)
+    text = what_is_there(tmp_path)
     assert (text.count(".jsonl"), text.endswith("…")) == (named, has_more)
 
 

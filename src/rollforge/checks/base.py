@@ -117,7 +117,7 @@ def as_check(member: Any, name: str) -> Check:
 
 
 def _in_known_area(check: Check) -> Check:
-    """The check; one of another area would be printed under a heading that is not its own."""
+    """Return the check if its area is known; refuse it otherwise, since findings are printed by area."""
     areas = get_args(Area)
     if check.area not in areas:
         raise UsageError(

@@ -30,7 +30,7 @@ def _to_seconds(_: Any, tokens: Sequence[Token]) -> float:
 
 
 def _to_settings(_: Any, tokens: Sequence[Token]) -> dict[str, object]:
-    return parse_settings([token.value for token in tokens])
+    return parse_settings([token.value for token in tokens], tokens[0].keyword or "-S")
 
 
 def _to_names(_: Any, tokens: Sequence[Token]) -> str:

@@ -126,6 +126,11 @@ def _wrong_number(error: cyclopts.CoercionError) -> UsageError | None:
     default = argument.field_info.default
     example = str(default) if type(default) in (int, float) else usual
     name = token.keyword or argument.name.lstrip("-").upper()
+    if name.startswith("["):  # a key of the config file that the source names
+        key = name.strip("[]")
+        return UsageError(
+            f"{token.source}: {key} {token.value}: expected {kind}", hint=f"for example: {key} = {example}"
+        )
     return UsageError(
         f"{name} {token.value}: expected {kind}",
         hint=f"for example: {name} {example}" if token.keyword else f"give {kind}",

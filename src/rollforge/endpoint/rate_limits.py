@@ -139,7 +139,7 @@ class ExpectedTokens:
         return len(body) / self._bytes_per_token + self._output
 
     def learn(self, body: bytes, answer: object) -> float | None:
-        """Learn from an answer's usage; None if the server did not count."""
+        """Learn from an answer's usage and return its tokens; None if the server did not count."""
         usage = TokenUsage.read(answer.get("usage")) if isinstance(answer, dict) else None
         if usage is None:
             return None

@@ -173,7 +173,9 @@ class Foreman:
         return self._is_stopping or self.left == 0
 
     def _next(self, *, is_hungry: bool) -> list[Assignment]:
-        """The next unit. A lost unit goes to the first worker that asks, since a busy worker may stay busy for minutes."""
+        """At most one unit for the worker that asks: the next one if it is hungry; a lost one in any case, since a busy
+        worker may stay busy for minutes.
+        """
         if not is_hungry and not (self._waiting and self._waiting[0].is_lost):
             return []
         now = time.monotonic()

@@ -220,4 +220,7 @@ def read_pipeline(path: str | Path) -> Pipeline:
         raise UsageError(
             f"{path}: {wrong}", hint="a pipeline is a list of [[operator]] tables, each with 'use'"
         )
-    return pipeline_from_config(entries)
+    try:
+        return pipeline_from_config(entries)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}", hint=error.hint) from error

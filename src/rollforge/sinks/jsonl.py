@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from rollforge.records import JsonObject, from_json, to_json
+from rollforge.runtime.on_error import OnError
 from rollforge.sinks.base import SinkOptions
 from rollforge.store.atomic import make_directory, open_for_writing
 from rollforge.store.reading import UNREADABLE, bounded_lines
@@ -46,7 +47,10 @@ class JsonlSink:
             self._file = self._open()
             if self._file.tell() and not _ends_whole(self.path):
                 self._file.write(b"\n")  # a torn line of a killed run stays one bad line and spoils no other
-        self._file.write(to_json({"step": step, "at": at, "metrics": metrics}) + b"\n")
+        with OnError(self.close):  # the next line opens the file again, and sees what is torn
+            line = memoryview(to_json({"step": step, "at": at, "metrics": metrics}) + b"\n")
+            while line:  # a full disk takes a part of the line first, and refuses the rest
+                line = line[self._file.write(line) :]
 
     def close(self) -> None:
         if self._file is not None:

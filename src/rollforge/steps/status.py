@@ -16,7 +16,7 @@ from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
 from rollforge.store.batches import read_batches
 from rollforge.store.costs import CostFacts, counted_bytes, recounted
 from rollforge.store.failure_reasons import attempt_failures, verifier_failures
-from rollforge.store.find import near_run, refuse_devices
+from rollforge.store.find import near_run, refuse_devices, runs_in, what_is_there
 from rollforge.store.manifest import RunningReward, State
 from rollforge.store.outputs import holds_rollouts
 from rollforge.store.shard_plan import array_text, read_plan
@@ -165,6 +165,8 @@ def _other_command(path: Path) -> str:
     if path.is_file() and not holds_rollouts(path):
         tasks = shlex.quote(str(path))
         return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
+    if runs_in(path):
+        return what_is_there(path)
     return f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(path))}"
 
 

@@ -13,6 +13,8 @@ from rollforge.registry import did_you_mean
 from rollforge.store.files import RunFiles, file_stem
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".jsonl.zst")
+MANIFEST = "manifest.json"
+"""Of a prepared dataset; it has no rows."""
 SIBLINGS = (
     "_tasks", "_failures", "_verdicts", "_rf_verdicts", "_repeat_level_metrics",
     "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
@@ -31,7 +33,7 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
         for path in _expand(item):
             files = RunFiles(path)
             if not files.rollouts.is_file() and not files.is_sharded:
-                raise UsageError(_missing(item, files), hint=_what_is_there(Path(item)))
+                raise UsageError(_missing(item, files), hint=what_is_there(Path(item)))
             refuse_devices(files)
             run_by_path.setdefault(files.rollouts.resolve(), files)
     if not run_by_path:
@@ -73,6 +75,8 @@ def _is_run(path: Path) -> bool:
     if path.is_dir():
         files = RunFiles(path)
         return files.rollouts.is_file() or files.is_sharded
+    if path.name == MANIFEST:
+        return False
     if path.suffix == ".json" and any(folder.name.endswith("_index") for folder in path.parents):
         return False
     return path.name.endswith(ENDINGS) and not file_stem(path).endswith(SIBLINGS)
@@ -91,7 +95,8 @@ def near_run(item: str | Path) -> str:
     return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)
 
 
-def _what_is_there(item: Path) -> str:
+def what_is_there(item: Path) -> str:
+    """Next step for a folder that is no run: the runs in it, if there are any."""
     inside = runs_in(item)
     if not inside:
         return "give a rollouts file, or the folder it is in"

@@ -127,6 +127,9 @@ def other_format(head: bytes, path: Path) -> OtherFormat | None:
         return OtherFormat("a binary file, not JSONL", remedy)
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if text.startswith(b"{") and text.splitlines()[0].strip() == b"{":
+        if path.name == "manifest.json":
+            rows = min(path.parent.glob("train*"), default=path.parent / "train.jsonl")
+            return OtherFormat("a manifest, which has no rows", f"give the dataset's files: {rows}")
         remedy = f"write each object on one line: jq -c . {path.name} > {path.stem}.lines.jsonl"
         return OtherFormat("JSON spread over several lines, not one object per line", remedy)
     if _CSV_HEADER.match(text) and _suffix(path) not in _SEPARATORS:
