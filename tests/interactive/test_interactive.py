@@ -22,6 +22,7 @@ import rollforge as rf
 from rollforge.cli.app import build_app
 from rollforge.errors import BrokenVerification, DataError, IncompleteError, ResumeRefused, UsageError
 from rollforge.interactive.option_records import KEYWORDS, keyword_names, resolve
+from rollforge.interactive.progress import Progress, make_progress
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -573,3 +574,18 @@ def test_the_fingerprint_of_a_function_does_not_depend_on_where_it_stands() -> N
         exec(compile(text, name, "exec"), names)
         made.append(load_verifier(names["verify"]).fingerprint)
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("kind", ["terminal", "plain", "notebook"])
+def test_a_display_that_fails_does_not_end_the_run(kind: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.interactive.progress.FIRST_S", -1.0)
+    asked: list[str] = []
+
+    def line() -> str:
+        asked.append(kind)
+        raise ValueError("a line that cannot be made")
+
+    shown = make_progress(kind, line)
+    shown.show()
+    shown.close()
+    assert asked or kind == "notebook", "the display never asked for its line"

@@ -16,8 +16,6 @@ Line = Callable[[], str]
 
 FIRST_S, MOST_S = 2.0, 60.0
 """A log gets its first line after this time, then lines at growing intervals."""
-# A display that fails must not end the run.
-_MAY_FAIL = contextlib.suppress(Exception)
 
 
 class ProgressLine(Protocol):
@@ -28,7 +26,11 @@ class ProgressLine(Protocol):
 
 
 def make_progress(kind: Progress, line: Line) -> ProgressLine:
-    """The progress display of a kind; `auto` detects the environment. Errors are ignored, since the run matters more."""
+    """The progress display of a kind; `auto` detects the environment. Its errors are ignored, since the run matters more."""
+    return _Shielded(_display_of(kind, line))
+
+
+def _display_of(kind: Progress, line: Line) -> ProgressLine:
     if kind == "auto":
         kind = "notebook" if _is_notebook() else "terminal" if sys.stderr.isatty() else "plain"
     match kind:
@@ -48,6 +50,23 @@ def _is_notebook() -> bool:
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+class _Shielded:
+    """A display whose errors do not reach the run."""
+
+    def __init__(self, display: ProgressLine) -> None:
+        self._display = display
+
+    def show(self) -> None:
+        self._try(self._display.show)
+
+    def close(self) -> None:
+        self._try(self._display.close)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        with contextlib.suppress(Exception):  # a display that fails must not end the run
+            step()
 
 
 class _Silent:
@@ -75,23 +94,22 @@ class _Cell:
         self._draw()
 
     def _draw(self) -> None:
-        with _MAY_FAIL:
-            from importlib import import_module
+        from importlib import import_module
 
-            from rollforge.text_safety.markup import tag
+        from rollforge.text_safety.markup import tag
 
-            shell = import_module("IPython.display")  # by name: most users have no IPython
+        shell = import_module("IPython.display")  # by name: most users have no IPython
 
-            text = visible(self._line())
-            self._shown_at = time.monotonic()
-            if text == self._last:
-                return
-            self._last = text
-            shown = shell.HTML(str(tag("pre", text)))
-            if self._handle is None:
-                self._handle = shell.display(shown, display_id=True)
-            else:
-                self._handle.update(shown)
+        text = visible(self._line())
+        self._shown_at = time.monotonic()
+        if text == self._last:
+            return
+        self._last = text
+        shown = shell.HTML(str(tag("pre", text)))
+        if self._handle is None:
+            self._handle = shell.display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
 
 
 class _Terminal:
@@ -102,19 +120,17 @@ class _Terminal:
         self._width = 0
 
     def show(self) -> None:
-        with _MAY_FAIL:
-            import shutil
+        import shutil
 
-            text = visible(self._line())[: max(20, shutil.get_terminal_size().columns - 1)]
-            sys.stderr.write("\r" + text.ljust(self._width))
-            sys.stderr.flush()
-            self._width = len(text)
+        text = visible(self._line())[: max(20, shutil.get_terminal_size().columns - 1)]
+        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(text)
 
     def close(self) -> None:
-        with _MAY_FAIL:
-            if self._width:
-                sys.stderr.write("\r" + " " * self._width + "\r")
-                sys.stderr.flush()
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
 
 
 class _Log:
@@ -128,11 +144,10 @@ class _Log:
     def show(self) -> None:
         if time.monotonic() < self._due:
             return
-        with _MAY_FAIL:
-            sys.stderr.write(visible(self._line()) + "\n")
-            sys.stderr.flush()
         self._every = min(MOST_S, self._every * 1.5)
         self._due = time.monotonic() + self._every
+        sys.stderr.write(visible(self._line()) + "\n")
+        sys.stderr.flush()
 
     def close(self) -> None:
         """Write nothing: the caller gets the result."""
