@@ -103,3 +103,13 @@ def test_status_shows_control_characters_and_obeys_none(capsys: pytest.CaptureFi
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
     assert "boo" in printed.out
+
+
+def test_after_a_failed_probe_the_next_step_is_the_verifier(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("generous.py").write_text("def verify(task, response):\n    return 1.0\n")
+    run("simulate --write-tasks tasks.jsonl -n 40 --seed 1".split())  # noqa: SIM905
+    words = "collect -i tasks.jsonl -o run -m simulated --verifier generous.py:verify --probe 100% --stop-on never"
+    assert run([*words.split(), "--progress", "none"]) == Exit.BROKEN_VERIFICATION
+    said = capsys.readouterr().err
+    assert "rollforge verify run --verifier generous.py:verify --probe" in said
+    assert "rollforge profile" not in said, "a profile of these rewards would be believed"

@@ -302,12 +302,22 @@ def _print_files(result: CollectResult) -> None:
             say("  verifier  none: every reward is null; see them: rollforge list verifiers")
             say(f"  next      rollforge verify {shlex.quote(result.run)} --verifier NAME")
             return
+        if result.exit_code == Exit.BROKEN_VERIFICATION and manifest is not None:
+            words = f"rollforge verify {shlex.quote(result.run)} --verifier {_verifier_of(manifest)}"
+            say(f"  next      mend the verifier, and probe it again: {words} --probe")
+            say(f"            then judge again: {words}")
+            return
         say(f"  next      rollforge {verb} {shlex.quote(result.run)}")
 
 
 def _is_unverified(manifest: Manifest) -> bool:
     """Whether nobody was to judge, and nobody did."""
     return not manifest.judged and not manifest.config.get("verifier") and not manifest.config.get("env")
+
+
+def _verifier_of(manifest: Manifest | None) -> str:
+    """The run's verifier as a word of a command."""
+    return shlex.quote(str((manifest.config.get("verifier") if manifest else None) or "NAME"))
 
 
 def _print_suspect(result: CollectResult) -> None:
@@ -318,7 +328,7 @@ def _print_suspect(result: CollectResult) -> None:
 
     among = suspect_condition(result.suspect)
     manifest = read_manifest(RunFiles(result.run))
-    verifier = shlex.quote(str((manifest.config.get("verifier") if manifest else None) or "NAME"))
+    verifier = _verifier_of(manifest)
     say(f"  suspect   {count_of(result.suspect.rollouts, 'rollout')} (kept, and marked in the manifest)")
     run = shlex.quote(result.run)
     say(f'            look:   rollforge show {run} --where "{among}" --limit 5')
