@@ -71,7 +71,7 @@ def test_free_room_raises_the_limit_and_a_fixed_one_stays() -> None:
     limiter, fixed = saturated(), saturated("16")
     for one in (limiter, fixed):
         one.observe_server(ServerLoad(running=16, waiting=0, kv=0.2), 10.0)
-    assert limiter.limit == 21 and limiter.history[-1].reason == "server: no queue, KV cache 20% full"
+    assert limiter.limit == 19 and limiter.history[-1].reason == "server: no queue, KV cache 20% full"
     assert fixed.limit == 16
 
 

@@ -174,8 +174,11 @@ def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool
         run: the run as the user calls it.
         has_reward: `name` gave a reward.
     """
-    use = f"rollforge verify {shlex.quote(str(run))} --use"
-    change = f"; to read those of {name}: {use} {shlex.quote(name)}" if has_reward else ""
+
+    def use(verifier: str) -> str:
+        return f"rollforge verify {shlex.quote(str(run))} --use {shlex.quote(verifier)}"
+
+    change = f"; to read those of {name}: {use(name)}" if has_reward else ""
     manifest = read_manifest(files)
     of_record = manifest.verdict_of_record if manifest is not None else None
     if of_record is not None:
@@ -191,7 +194,7 @@ def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool
         return [f"{name} gave no reward: later commands still read the verdicts of {', '.join(others)}"]
     return [
         f"later commands read the verdicts of {name} from now on, and those of {', '.join(others)} where it gave no reward; "
-        f"to go back: {use} {shlex.quote(others[-1])}"
+        f"to go back: {use(others[-1])}"
     ]
 
 
