@@ -100,8 +100,8 @@ mutants: $(VENV)/.dev  ## plant a seeded sample of 60 mistakes all over the sour
 
 locked:  ## the environment of CI: exact versions, each checked against its hash
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-ci.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	bash scripts/install.sh $(VENV) --require-hashes -r requirements-ci.txt
+	bash scripts/install.sh $(VENV) --no-deps --no-build-isolation -e .
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $(VENV)/.dev
 

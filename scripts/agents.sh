@@ -16,11 +16,11 @@ else
   echo "npm is not here: Codex, opencode, qwen-code and Claude Code are not installed" >&2
 fi
 "${PYTHON:-python3}" -m venv "$venv"
-pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+pip="bash scripts/install.sh $venv"
 $pip openai-agents==0.24.0 || echo "not installed: openai-agents" >&2
 $pip "pydantic-ai-slim[openai,anthropic]==2.66.0" || echo "not installed: pydantic-ai" >&2
 $pip langgraph==1.2.22 langchain-openai || echo "not installed: langgraph" >&2
 # mini-swe-agent's litellm wants another openai than openai-agents does.
 "${PYTHON:-python3}" -m venv "$venv/mini"
-"$venv/mini/bin/python" -m pip install --quiet --disable-pip-version-check mini-swe-agent==2.4.6 mcp || echo "not installed: mini-swe-agent" >&2
+bash scripts/install.sh "$venv/mini" mini-swe-agent==2.4.6 mcp || echo "not installed: mini-swe-agent" >&2
 touch "$venv/.ready"

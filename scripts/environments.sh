@@ -12,8 +12,8 @@ make_venv() {  # name, packages...
     return
   fi
   "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e .
+  bash scripts/install.sh "$venv" "$@"
+  bash scripts/install.sh "$venv" -e .
   touch "$venv/.ready"
 }
 make_venv .venv-environments verifiers==0.3.1 textarena==0.7.4 openenv==0.10.0 reasoning-gym
@@ -22,7 +22,7 @@ if ! python312=$(bash scripts/find_python.sh 3.12 || bash scripts/find_python.sh
   echo "Harbor is not installed" >&2
 elif [ ! -f .venv-harbor/.ready ] || [ scripts/environments.sh -nt .venv-harbor/.ready ]; then
   "$python312" -m venv .venv-harbor
-  if .venv-harbor/bin/python -m pip install --quiet --disable-pip-version-check harbor==0.24.0; then
+  if bash scripts/install.sh .venv-harbor harbor==0.24.0; then
     touch .venv-harbor/.ready
   else
     echo "not installed: harbor" >&2

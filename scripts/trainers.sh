@@ -9,7 +9,7 @@ if [ -f "$venv/.ready" ] && [ "$venv/.ready" -nt scripts/trainers.sh ]; then
   exit 0
 fi
 "${PYTHON:-python3}" -m venv "$venv"
-pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+pip="bash scripts/install.sh $venv"
 $pip torch==2.13.0
 $pip trl==1.16.0 transformers==5.22.2 datasets==5.2.0  # verl 0.9.1 names classes that transformers 5.23 no longer has
 $pip msgspec pytest  # with these the monitor's own code runs beside the trainers'
