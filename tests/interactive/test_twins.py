@@ -74,6 +74,22 @@ def test_workers_and_shards_collect_the_same_rollouts_as_one_process(run: rf.Run
         rf.collect(rows(20), out=tmp_path / "spread", workers=2, step_size=4, **asked)
 
 
+GROUP_VERIFIER = """
+def verify_group(task, responses):
+    longest = max(len(response.text) for response in responses)
+    return [len(response.text) / longest for response in responses]
+"""
+
+
+def test_groups_of_a_collection_by_workers_are_judged_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / "longest.py").write_text(GROUP_VERIFIER)
+    verifier = f"{tmp_path / 'longest.py'}:verify_group"
+    done = rf.collect(
+        rows(6), model="simulated", verifier=verifier, k=3, out=tmp_path / "run", workers=2, progress="none"
+    )
+    assert done.metrics().counts.judged == 18
+
+
 def test_verdicts_by_workers_are_those_of_one_process(run: rf.Run, tmp_path: Path) -> None:
     summary = run.verify("math", workers=2)
     assert (summary.state, summary.judged) == ("done", 80)

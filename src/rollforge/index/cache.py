@@ -25,7 +25,7 @@ import msgspec
 from rollforge.errors import DataError
 from rollforge.index.build import ByteRange, build_parts, read_range
 from rollforge.index.identity import have_own_keys
-from rollforge.index.jsonl import is_compressed, last_line_start
+from rollforge.index.jsonl import is_compressed
 from rollforge.index.parts import is_intact, make_folder, part_name
 from rollforge.index.schema import Kind
 from rollforge.index.state import (
@@ -43,6 +43,7 @@ from rollforge.runtime.on_error import OnError
 from rollforge.store import write_atomically
 from rollforge.store.absent import absent_text
 from rollforge.store.atomic import open_for_writing, sync_directory
+from rollforge.store.reading import line_start
 
 PROBE = 64 << 10
 """Bytes at the start, and before the end of the indexed part, that must be unchanged for the file to count as grown."""
@@ -177,7 +178,10 @@ class IndexCache:
         stem = self.folder / f"new-{build}"
         body = Scanned(typed=0)
         body.add(base.body)
-        end = None if is_compressed(self.path) else last_line_start(self.path, identity.size)
+        end = None
+        if not is_compressed(self.path):
+            with self.path.open("rb", buffering=0) as file:
+                end = line_start(file, identity.size)
         if end is None or end > body.end:
             for scanned in build_parts(self.path, self.kind, ByteRange(body.end, end), stem, workers):
                 self._rename_parts(scanned, body, build)

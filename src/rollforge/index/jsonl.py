@@ -28,9 +28,6 @@ GAP = 4 << 10
 STRETCH = 64 << 10
 """Most bytes of adjacent rows that are read in one call."""
 
-STEP = 4 << 10
-"""Bytes read at a time when searching for a newline."""
-
 
 def is_compressed(path: Path) -> bool:
     """Whether the file must be unpacked from its start to reach an offset."""
@@ -241,16 +238,3 @@ def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iter
             yield data.getvalue()
     finally:
         file.close()
-
-
-def last_line_start(path: Path, size: int) -> int:
-    """The offset after the last newline before `size`; an unfinished line may follow it."""
-    with path.open("rb", buffering=0) as file:
-        while size > 0:
-            begin = max(0, size - STEP)
-            file.seek(begin)
-            newline = file.read(size - begin).rfind(b"\n")
-            if newline >= 0:
-                return begin + newline + 1
-            size = begin
-    return 0

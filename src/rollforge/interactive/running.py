@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from rollforge.assembly.group_verdicts import with_group_verdicts
 from rollforge.assembly.monitoring import MonitorChoice, open_monitor
 from rollforge.errors import Exit
 from rollforge.index import open_index
@@ -111,7 +110,7 @@ def collection_work(
     async def run() -> CollectResult:
         try:
             with held or ExitStack():
-                result = await _with_groups(collection, options)
+                result = await with_group_verdicts(collection, await collection.run())
                 if gym_files:
                     with open_index(options.out) as index:
                         write_gym_files(index)
@@ -132,7 +131,7 @@ def sharded_work(
     async def run() -> CollectResult:
         try:
             with held:
-                return await collection.run()
+                return await with_group_verdicts(collection, await collection.run())
         finally:
             shown.close()
 
@@ -142,23 +141,6 @@ def sharded_work(
 def _command() -> list[str]:
     """The command to resume, stored in the manifest: the script, or the notebook's interpreter."""
     return ["python", *sys.argv[:1]] if sys.argv and sys.argv[0] else ["python"]
-
-
-async def _with_groups(collection: Collection, options: CollectOptions) -> CollectResult:
-    result = await collection.run()
-    if not collection.is_judged_later or result.ending != "done":
-        return result
-    summary = await Verification(
-        VerifyOptions(
-            run=options.out,
-            verifier=options.verifier,
-            options=options.verifier_options,
-            timeout=options.verify_timeout_s,
-            judge_price=options.judge_price,
-        )
-    ).run()
-    code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
-    return msgspec.structs.replace(result, exit_code=code, unjudged=summary.unjudged + summary.failed)
 
 
 def collect_line(now: LiveSnapshot | None, label: str = "") -> str:

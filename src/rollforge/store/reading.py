@@ -33,6 +33,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryErr
 """Every exception that decoding untrusted JSON bytes can raise."""
 
 BLOCK_BYTES = 4 << 20
+STEP_BACK = 1 << 16
+"""Bytes read at a time towards the start of a file."""
 LONGEST_LINE = 256 << 20
 """No longer line is held in memory; the index has the same limit."""
 NO_LINE = f"NUL bytes, or a line longer than {LONGEST_LINE >> 20} MB"
@@ -157,6 +159,18 @@ def lines_of(path: Path) -> Iterator[bytes]:
         return
     with path.open("rb", buffering=BLOCK_BYTES) as file:
         yield from bounded_lines(file)
+
+
+def line_start(file: BinaryIO, end: int) -> int:
+    """Offset after the last newline before `end`, where a line begins that is perhaps unfinished."""
+    while end > 0:
+        start = max(0, end - STEP_BACK)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
 
 
 def bounded_lines(file: BinaryIO, length: int = sys.maxsize) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import msgspec
 
 from rollforge.store.atomic import make_directory, new_file, replacing, sync_directory, sync_file
-from rollforge.store.reading import bounded_lines
+from rollforge.store.reading import bounded_lines, line_start
 from rollforge.text_safety.outgoing import outgoing_bytes
 
 if TYPE_CHECKING:
@@ -154,15 +154,7 @@ def whole_length(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     with file:
-        end = file.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - BLOCK)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                return start + newline + 1
-            end = start
-    return 0
+        return line_start(file, file.seek(0, os.SEEK_END))
 
 
 def lines_within(path: Path, length: int) -> Iterator[bytes]:

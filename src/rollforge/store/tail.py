@@ -15,7 +15,7 @@ import msgspec
 
 from rollforge.store.atomic import open_for_writing, sync_directory, sync_file
 from rollforge.store.files import file_stem
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import UNREADABLE, line_start
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _whole_end(file: BinaryIO, size: int) -> tuple[int, bool]:
         newline = rest.find(b"\n")
         if newline >= 0 and not rest[:newline].strip(b"\r"):
             return content + newline + 1, False
-        start = _line_start(file, content)
+        start = line_start(file, content)
         file.seek(start)
         if _is_object(file.read(content - start)):
             return content, True
@@ -81,18 +81,6 @@ def _last_content(file: BinaryIO, end: int) -> int:
         content = file.read(end - start).rstrip(_BLANK)
         if content:
             return start + len(content)
-        end = start
-    return 0
-
-
-def _line_start(file: BinaryIO, end: int) -> int:
-    """Offset after the last newline before `end`."""
-    while end > 0:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
         end = start
     return 0
 

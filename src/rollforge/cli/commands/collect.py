@@ -35,7 +35,7 @@ from rollforge.steps.collect.program_options import ProgramOptions, runs_program
 from rollforge.store.files import RunFiles
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectResult, Observer, ShardedCollection
+    from rollforge.steps.collect import Collection, Observer, ShardedCollection
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 8"
 
@@ -378,31 +378,13 @@ def _run(
         if is_stream:
             write_record({"event": "done", **record})
         raise
-    if collection.is_judged_later and result.ending == "done" and result.shard is None:
-        if not json:
-            say("judging the groups")
-        result = run_async(_judge_groups(collection.options, result))
+    if collection.is_judged_later:
+        from rollforge.assembly.group_verdicts import with_group_verdicts
+
+        announce = (lambda: None) if json else (lambda: say("judging the groups"))
+        result = run_async(with_group_verdicts(collection, result, announce=announce))
     command = shlex.join(resume_command(is_after_pilot=result.ending == "pilot"))
     return finish_collect(result, command=command, json=json, write=write_record if is_stream else None)
-
-
-async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:
-    """Judge a collection with a group verifier, which needs all samples of a task and so runs after the last one."""
-    import msgspec
-
-    from rollforge.steps.verify import Verification, VerifyOptions
-
-    summary = await Verification(
-        VerifyOptions(
-            run=options.out,
-            verifier=options.verifier,
-            options=options.verifier_options,
-            timeout=options.verify_timeout_s,
-            judge_price=options.judge_price,
-        )
-    ).run()
-    code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
-    return msgspec.structs.replace(result, exit_code=code)
 
 
 def _write_batch(options: CollectOptions, json: bool) -> Exit:
