@@ -210,6 +210,19 @@ def test_rewards_without_recorded_output_are_about_the_data_and_not_about_the_ve
     assert {verdict.verdict for verdict in report.recipes.values()} == {"no"}
 
 
+def test_where_no_agent_records_output_one_with_few_rollouts_records_none_either(tmp_path: Path) -> None:
+    def records_nothing(rows: list[JsonObject], rng: random.Random) -> None:
+        for place, row in enumerate(rows):
+            row["agent_ref"] = {"name": "rare" if place % 10 == 0 and place < 30 else "solver"}
+            row["response"]["output"] = []
+            row["reward"] = 1.0
+
+    report = checked(tmp_path, records_nothing)
+    finding = next(one for one in report.findings if one.id == "unrecorded-answers")
+    assert finding.value == 1.0, "all answers are unrecorded, those of the rare agent included"
+    assert "rewarded-empty" not in levels(report)
+
+
 def test_answers_that_are_all_empty_and_earn_nothing_are_an_error_of_the_collection(tmp_path: Path) -> None:
     def says_nothing(rows: list[JsonObject], rng: random.Random) -> None:
         for row in rows:
