@@ -204,6 +204,20 @@ def test_what_may_pass_is_tried_again_until_the_last_try(
     assert paused == [0.2, 0.4, 0.2]
 
 
+def test_a_bucket_that_is_gone_is_asked_for_more_than_a_minute_and_less_than_two(
+    copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr("rollforge.store.objects.time", SimpleNamespace(sleep=paused.append))
+
+    def act() -> str:
+        raise _Passing
+
+    with pytest.raises(OSError, match="s3://data/run/a"):
+        copy.objects._tried("a", act)
+    assert 60 < sum(paused) < 120 and max(paused) == 20
+
+
 def test_hours_that_overlap_or_touch_are_paid_once_and_in_order() -> None:
     assert _joined([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (3.0, 4.0)]) == [(0.0, 4.0), (5.0, 6.0)]
     assert _joined([(0.0, 9.0), (1.0, 2.0)]) == [(0.0, 9.0)]
