@@ -58,6 +58,14 @@ def test_a_few_groups_may_lack_a_rollout_and_many_are_warned_of(short: int, leve
     assert [one.level for one in report.findings if one.id == "partial-groups"] == ([level] if level else [])
 
 
+def test_examples_of_few_tasks_are_counted_by_the_tasks_that_give_one() -> None:
+    run = healthy_run(Shape(tasks=100, samples=8, unjudged=0.0, failed=0.0), seed=1)
+    run.columns["reward"] = np.where(run.columns["task"] < 10, 1.0, 0.0)
+    report = check_evidence(run.evidence(), CheckOptions(recipe="sft"))
+    finding = next(one for one in report.findings if one.id == "sft-narrow")
+    assert "from 10 of 100 tasks (10%)" in finding.text, finding
+
+
 @pytest.mark.parametrize(("slower", "is_calm"), [(1.2, True), (2.5, False)])
 def test_verdicts_are_calm_up_to_a_fifth_of_the_pace_that_is_a_signal(slower: float, is_calm: bool) -> None:
     watch = Watch()

@@ -7,7 +7,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rollforge.recipes.base import Candidates, Fates, RecipeOptions, drop_duplicates, in_band, reaches
+from rollforge.recipes.base import (
+    Candidates,
+    Fates,
+    RecipeOptions,
+    drop_duplicates,
+    group_stats,
+    in_band,
+    reaches,
+)
 from rollforge.recipes.pairing import _are_of_like_length, select_pairs
 from rollforge.recipes.prompting import advantages
 
@@ -51,6 +59,11 @@ def test_hard_pairs_take_the_best_loser_and_stop_at_the_most_pairs() -> None:
     everything = select_pairs(given, RecipeOptions(strategy="all"))
     assert everything.picks.tolist()[0] == [0, 3] and len(everything.picks) == 5
     assert len(select_pairs(given, RecipeOptions(strategy="all", max_pairs=2)).picks) == 2
+
+
+def test_rewards_that_differ_by_the_least_spread_up_to_rounding_are_no_signal() -> None:
+    given = candidates([0.0, 1e-9, 0.0, 1.1e-9], [0, 0, 1, 1])
+    assert group_stats(given, RecipeOptions()).has_signal(RecipeOptions()).tolist() == [False, True]
 
 
 def test_a_reward_reaches_a_threshold_up_to_rounding() -> None:

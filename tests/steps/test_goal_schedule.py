@@ -48,6 +48,16 @@ def test_draws_are_compared_with_the_first_sample_whenever_they_came() -> None:
         assert (summary.drawn, summary.lows, summary.same) == (4, 1, 0)
 
 
+@pytest.mark.parametrize(("gap", "same"), [(0.2, 0), (0.199999999, 0), (0.199999998, 1)])
+def test_a_draw_that_reaches_the_gap_up_to_rounding_is_not_the_same_as_the_first(
+    gap: float, same: int
+) -> None:
+    judge = TaskJudge(design("dpo"), RecipeOptions(min_gap=0.2))
+    own = [facts(0, 0.0), facts(1, gap)]
+    summary = judge.summarize(0, own, samples_asked=2, tokens=2, everything=own)
+    assert summary.same == same
+
+
 @pytest.mark.parametrize("recipe", ["grpo", "dpo", "sft", "kto", "rm"])
 def test_a_goal_is_reached_and_counted_as_the_recipe_counts(recipe: str) -> None:
     rates = bimodal(600, np.random.default_rng(1))
