@@ -344,8 +344,9 @@ async def test_a_pilot_forecasts_the_rest_and_counts_towards_the_run(tmp_path: P
 
 async def test_too_many_failures_end_a_hopeless_run(tmp_path: Path) -> None:
     write_tasks(tmp_path, 400)
-    async with SimulatedServer(SimulateOptions(faults=("overflow=0.8",))) as server:
-        result = await collect(tmp_path, server, max_failures="10%", concurrency="16")
+    slower_than_the_disk = SimulateOptions(faults=("overflow=0.8",), latency=0.05)
+    async with SimulatedServer(slower_than_the_disk) as server:
+        result = await collect(tmp_path, server, max_failures="10%", concurrency="4")
     assert (result.ending, result.exit_code) == ("failures", Exit.INCOMPLETE)
     assert result.owed > 200
 
