@@ -9,6 +9,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
@@ -27,6 +28,9 @@ VAGUE = ("told", "found", "place", "places")
 
 TO_TOOLS = re.compile(r"noqa(: ?[A-Z]+\d+(, ?[A-Z]+\d+)*)?|type: ?ignore(\[[\w-]+\])?")
 """What a comment says to a linter or a type checker: no reason for anything."""
+
+Catch = ast.ExceptHandler | ast.Call | ast.With | ast.AsyncWith
+"""Nodes of code that can catch exceptions."""
 
 IDIOM_LINES = 3
 """A vague name that lives no longer than this, in one function, hides nothing."""
@@ -58,9 +62,11 @@ class Shape:
 def measure(package: Path) -> Shape:
     """Count over every Python file below `package`."""
     shape = Shape()
-    for path in sorted(package.rglob("*.py")):
-        name, text = str(path.relative_to(package)), path.read_text()
-        parsed = ast.parse(text)
+    texts = {str(path.relative_to(package)): path.read_text() for path in sorted(package.rglob("*.py"))}
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    kept = names_of_all(trees.values())
+    for name, text in texts.items():
+        parsed = trees[name]
         count = text.count("\n")
         docstring = ast.get_docstring(parsed)
         shape.lines += count
@@ -74,7 +80,9 @@ def measure(package: Path) -> Shape:
         lines = text.split("\n")
         for node in ast.walk(parsed):
             _count(shape, node, name)
-            if is_broad(node) and not says_why(lines[node.lineno - 2 : node.lineno + 1]):
+        for node in broad_catches(parsed, kept):
+            shape.broad_excepts += 1
+            if not says_why(lines[node.lineno - 2 : node.lineno + 1]):
                 shape.unexplained.append(f"{name}:{node.lineno}")
     return shape
 
@@ -97,20 +105,54 @@ def _count(shape: Shape, node: ast.AST, module: str) -> None:
                 shape.vague[name].append(f"{module}:{node.lineno} {node.name}")
     elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
         shape.classes[node.name].append(module)
-    shape.broad_excepts += is_broad(node)
 
 
-def is_broad(node: ast.AST) -> TypeGuard[ast.ExceptHandler | ast.Call]:
-    """Whether it catches every exception: a broad `except`, or `contextlib.suppress(Exception)`."""
+def names_of_all(trees: Iterable[ast.Module]) -> frozenset[str]:
+    """Names, of any module, that stand for catching everything: `ANY = (OSError, Exception)`, `QUIET = suppress(Exception)`."""
+    return frozenset(
+        _last_name(target)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if _is_all(node.value) or _suppresses_all(node.value)
+    )
+
+
+def broad_catches(tree: ast.Module, kept: frozenset[str] = frozenset()) -> list[Catch]:
+    """Every place that catches all exceptions: `except`, `suppress(Exception)`, and each `with` of such an object in a name."""
+    assigned = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
+    }
+    return [node for node in ast.walk(tree) if id(node) not in assigned and _catches_all(node, kept)]
+
+
+def _catches_all(node: ast.AST, kept: frozenset[str]) -> TypeGuard[Catch]:
     if isinstance(node, ast.ExceptHandler):
-        return node.type is None or _names_all(node.type)
-    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "suppress":
-        return any(_names_all(word) for word in node.args)
+        return node.type is None or _is_all(node.type, kept)
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return any(_last_name(item.context_expr) in kept for item in node.items)
+    return _suppresses_all(node, kept)
+
+
+def _suppresses_all(node: ast.AST, kept: frozenset[str] = frozenset()) -> TypeGuard[ast.Call]:
+    if isinstance(node, ast.Call) and _last_name(node.func) == "suppress":
+        return any(_is_all(word, kept) for word in node.args)
     return False
 
 
-def _names_all(expression: ast.expr) -> bool:
-    return re.search(r"\b(Base)?Exception\b", ast.unparse(expression)) is not None
+def _is_all(expression: ast.expr, kept: frozenset[str] = frozenset()) -> bool:
+    words = expression.elts if isinstance(expression, ast.Tuple) else [expression]
+    return any(_last_name(word) in {"Exception", "BaseException", *kept} for word in words)
+
+
+def _last_name(node: ast.expr) -> str:
+    """`Exception` of `builtins.Exception` and of `*Exception`; empty for other expressions."""
+    if isinstance(node, ast.Starred):
+        return _last_name(node.value)
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def says_why(lines: list[str]) -> bool:

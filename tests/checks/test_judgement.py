@@ -58,6 +58,23 @@ def test_right_answers_without_reward_are_a_warning_on_their_own(tmp_path: Path)
     assert "may ask for more than the right answer" in finding(report, "missed-answers")
 
 
+@pytest.mark.parametrize("judged_by", ["mine.py:verify", "math", None])
+def test_the_next_step_after_missed_answers_compares_verifiers_that_gave_rewards(
+    tmp_path: Path, judged_by: str | None
+) -> None:
+    rng = random.Random(7)
+    rows = [plain_row(task, rollout, rng, 0.5) for task in range(60) for rollout in range(8)]
+    right_answers_lose(rows, rng)
+    for row in rows if judged_by else []:
+        row["_rf"] = {"verifier": judged_by}
+    path = write(tmp_path, rows)
+    (shown,) = [item.next for item in check_run(path).findings if item.id == "missed-answers"]
+    other = "exact" if judged_by == "math" else "math"
+    assert shown.endswith(
+        f"--verifier {other} && rollforge verify {tmp_path} --diff {judged_by or 'recorded'} {other}"
+    )
+
+
 def test_a_verifier_that_extracted_the_answer_and_wants_more_is_only_noted(tmp_path: Path) -> None:
     def wants_more(rows: list[JsonObject], rng: random.Random) -> None:
         right_answers_lose(rows, rng)

@@ -10,6 +10,7 @@ import pytest
 from rollforge.cli import run
 from rollforge.errors import Exit, GateFailed, UsageError
 from rollforge.testing import Shape, healthy_run, sick_run
+from tests.builders import make_rollout, write_rows
 
 SHAPE = Shape(tasks=12, samples=4, unjudged=0.0, failed=0.0)
 
@@ -113,3 +114,89 @@ def test_after_a_failed_probe_the_next_step_is_the_verifier(capsys: pytest.Captu
     said = capsys.readouterr().err
     assert "rollforge verify run --verifier generous.py:verify --probe" in said
     assert "rollforge profile" not in said, "a profile of these rewards would be believed"
+
+
+def test_a_dataset_of_another_recipe_or_trainer_is_replaced_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    words = "prepare {} run -o data --to {} --force --progress none"
+    for recipe, to, said in (
+        ("sft", "trl", ""),
+        ("sft", "trl", ""),
+        ("kto", "trl", "sft → trl"),
+        ("kto", "chat", "kto → trl"),
+    ):
+        run(words.format(recipe, to).split())
+        printed = " ".join(capsys.readouterr().err.split())
+        assert ("data held a dataset for" in printed) == bool(said)
+        assert said in printed
+
+
+def test_a_line_or_a_file_that_a_dataset_does_not_have_is_answered_with_those_it_has() -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run("prepare sft run -o data --to trl --force --progress none".split())  # noqa: SIM905
+    count = len(Path("data/train.jsonl").read_text().splitlines())
+    with pytest.raises(UsageError, match=rf"no line 9999: its lineage has {count} lines") as refused:
+        run(["show", "--example", "data/train.jsonl:9999"])
+    assert f"data/train.jsonl:{count}" in (refused.value.hint or "")
+    with pytest.raises(UsageError, match="no such file") as refused:
+        run(["show", "--example", "data/train.json:1"])
+    assert refused.value.hint == "give data/train.jsonl"
+
+
+VERIFIERS = """
+def sound(task, response):
+    return 0.75
+def half(task, response):
+    if {}:
+        raise ValueError("odd")
+    return 0.25
+def none(task, response):
+    raise KeyError("never")
+"""
+
+
+def test_status_counts_failures_by_verifier_and_metrics_flag_a_mean_over_two(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [make_rollout(task, sample, None) for task in range(12) for sample in range(4)]
+    write_rows(Path("run/rollouts.jsonl"), rows)
+    Path("run/rollouts_run.json").write_text(
+        '{"rollforge": "1", "state": "done", "expected": 48, "finished": 48}'
+    )
+
+    def flags(*words: str) -> dict[str, str]:
+        capsys.readouterr()
+        run(["metrics", "run", *words, "--json"])
+        return {flag["id"]: flag["text"] for flag in json.loads(capsys.readouterr().out)["flags"]}
+
+    Path("mine.py").write_text(VERIFIERS.format("task.index % 2"))
+    for name in ("sound", "half", "none"):
+        run(["verify", "run", "--verifier", f"mine.py:{name}", "--progress", "none"])
+    capsys.readouterr()
+    run(["status", "run"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the verifier mine.py:half failed 24 times: ValueError: odd" in shown
+    assert "the verifier mine.py:none failed 48 times: KeyError" in shown
+    assert "mixed-verifiers" not in flags(), "no task was judged by both"
+    Path("mine.py").write_text(
+        VERIFIERS.format("calls.pop()").replace("def half", "calls = [0, 1] * 99\ndef half")
+    )
+    words = "verify run --verifier mine.py:half --fresh --verify-workers 1 --progress none"
+    run(words.split())
+    text = flags()["mixed-verifiers"]
+    assert text.startswith("rewards come from 2 verifiers: mine.py:") and "--verifier mine.py:" in text
+    assert "mixed-verifiers" not in flags("--verifier", "mine.py:half")
+
+
+def test_recorded_verdicts_are_promised_only_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run(["verify", "run", "--use", "recorded"])
+    assert "the newest later verdict where a rollout has none" in " ".join(capsys.readouterr().err.split())
+
+
+def test_status_of_a_folder_names_the_runs_that_it_can_read(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("runs/first")
+    Path("runs/tasks.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError) as refused:
+        run(["status", "runs"])
+    assert refused.value.hint == "give one of the runs in it: runs/first"

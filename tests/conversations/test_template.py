@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.conversations.chat_template import Template, load_template, pick_shaping
+from rollforge.conversations.messages import Inexpressible
 from rollforge.errors import UsageError
 from rollforge.exporters.trl import TrlExporter
 from rollforge.steps.prepare import prepare
@@ -68,3 +69,25 @@ def test_a_template_is_found_in_a_tokenizer_config(tmp_path: Path) -> None:
     assert load_template(str(tmp_path)).render([{"role": "user", "content": "y"}]) == "xy"
     with pytest.raises(UsageError, match="no chat template"):
         load_template(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ 1 / 0 }}",
+        "{{ messages[0].nothing.inside }}",
+        "{{ 'a' + 1 }}",
+        "{{ [1].append(2) }}",
+        "{{ messages[0].content.encode('no-such-codec') }}",
+        "{{ messages[0].content.index('absent') }}",
+        "{%- macro again() %}{{ again() }}{%- endmacro %}{{ again() }}",
+        "{{ {}.popitem() }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 'x' * (10 ** 19) }}",
+        "{% include 'other' %}",
+    ],
+)
+def test_whatever_a_template_raises_is_a_refusal(body: str) -> None:
+    with pytest.raises(Inexpressible, match=r"the template refuses it: ."):
+        Template(body, "t").render([{"role": "user", "content": "y"}])

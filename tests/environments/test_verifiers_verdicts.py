@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from rollforge.agents.base import AgentOptions
+from rollforge.endpoint import Client, ClientOptions, Model, ModelOptions
 from rollforge.environments.base import EnvironmentSpec
 from rollforge.environments.verifiers_v0 import (
     GroupRewards,
@@ -274,3 +279,49 @@ def test_a_rollout_without_a_model_call_is_a_failure_of_the_agent() -> None:
     recorder.hear([{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}])
     with pytest.raises(Failure, match="made no model call"):
         recorder.finish(None, "verifiers:words", [])
+
+
+class Config:
+    """A configuration without roles."""
+
+    model_fields: ClassVar[dict[str, Any]] = {}
+
+
+class ServedEnvironment:
+    """An environment whose servers start, or not."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.config = Config()
+        self.error = error
+        self.states: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        if self.error is not None:
+            raise self.error
+        self.states.append("up")
+        yield
+        self.states.append("down")
+
+
+async def start_and_close(environment: ServedEnvironment) -> None:
+    spec = EnvironmentSpec.parse("verifiers:words")
+    agent = VerifiersV1Agent(environment, spec, AgentOptions(), source=None)
+    async with Client(ClientOptions(base_urls=("http://127.0.0.1:9",))) as client:
+        try:
+            await agent.start(Model(client, ModelOptions(name="m")))
+        finally:
+            await agent.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no port"), BaseExceptionGroup("no port", [SystemExit(1)])])
+async def test_an_environment_that_does_not_start_is_an_error_with_its_cause(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "verifiers.v1.configs.agent", SimpleNamespace(AgentConfig=int))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--env verifiers:words does not start: no port") as caught:
+        await start_and_close(ServedEnvironment(error))
+    assert "try it alone" in (caught.value.hint or "")
+    healthy = ServedEnvironment()
+    await start_and_close(healthy)
+    assert healthy.states == ["up", "down"]

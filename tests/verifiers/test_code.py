@@ -118,6 +118,9 @@ def test_functions_are_called_with_json_arguments() -> None:
     assert judge("def total(a, b): raise KeyError(a)", task)["result"] == [-4]
     assert judge("def total(a, b): exit()", task)["result"] == [-4]
     assert judge("def total(a, b): return {1, 2}", task)["result"] == [-2]
+    assert judge("def total(a, b):\n    a.append(a)\n    return a", task)["result"] == [-2]
+    odd = "class Odd(dict):\n    def items(self): raise SystemExit\ndef total(a, b): return Odd(x=1)"
+    assert judge(odd, task)["result"] == [-4]
 
 
 def test_what_a_function_prints_is_no_result() -> None:

@@ -7,6 +7,7 @@ one. It is a warning on its own, and an error only with a second, independent si
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         f"{int(missed.hits.sum()):,} of {len(missed.hits):,} answers with reward {run.range.low:g} that were looked at "
         f"{missed.verb} the expected answer ({missed.by_chance:.0%} would by chance): suspected extraction failure"
     )
+    other = "math" if run.counting_verifier != "math" else "exact"
     yield Finding(
         level=level,
         text=text + (f"; {signal.supports}" if signal.supports and not signal.refutes else doubt),
@@ -58,8 +60,8 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=len(missed.hits),
         interval=[max(0.0, missed.excess - missed.half), min(1.0, missed.excess + missed.half)],
         where=run.lines(missed.positions[missed.hits]),
-        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math "
-        f"&& rollforge verify {run.name} --diff recorded math",
+        next=f"compare with a second verifier: rollforge verify {run.name} --verifier {other} "
+        f"&& rollforge verify {run.name} --diff {shlex.quote(run.counting_verifier)} {other}",
     )
 
 

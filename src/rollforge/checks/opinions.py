@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
@@ -42,7 +43,8 @@ def verifiers_disagree(run: Evidence, limits: Limits) -> Iterator[Finding]:
             n=n,
             interval=estimate.interval,
             where=run.lines(differ),
-            next=f"read where they differ: rollforge verify {run.name} --diff {_counting(run)} {name}",
+            next=f"read where they differ: rollforge verify {run.name} "
+            f"--diff {shlex.quote(run.counting_verifier)} {shlex.quote(name)}",
         )
 
 
@@ -52,10 +54,6 @@ def _kappa(ours: np.ndarray, theirs: np.ndarray) -> float:
     p, q = float(ours.mean()), float(theirs.mean())
     by_chance = p * q + (1 - p) * (1 - q)
     return (agree - by_chance) / (1 - by_chance) if by_chance < 1 else 1.0
-
-
-def _counting(run: Evidence) -> str:
-    return next(iter(run.verifier.counts()), "recorded")
 
 
 @check("failed-probe", "verification")

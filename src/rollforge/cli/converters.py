@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +19,13 @@ Flag = Annotated[bool, Parameter(negative=())]
 
 
 def within(lowest: float | None = None, highest: float | None = None) -> Parameter:
-    """A bounded number type; the parser refuses values outside and names the flag."""
-    return Parameter(validator=validators.Number(gte=lowest, lte=highest))
+    """A bounded, finite number type; the parser refuses other values and names the flag."""
+    return Parameter(validator=(validators.Number(gte=lowest, lte=highest), _refuse_infinite))
+
+
+def _refuse_infinite(_: object, value: object) -> None:
+    if isinstance(value, float) and math.isinf(value):
+        raise ValueError("Must be a finite number.")
 
 
 PORT = within(0, 65_535)

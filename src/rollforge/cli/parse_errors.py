@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 
 import cyclopts
 
@@ -24,6 +25,13 @@ ONE_RUN = {
     "merge": "merge takes one run of shards, and not also",
 }
 """How commands that take a single run reject a second argument."""
+
+ONCE = {
+    (verb, flag): "one file of tasks is read; join several: cat one.jsonl two.jsonl > tasks.jsonl"
+    for verb in ("collect", "eval", "bench")
+    for flag in ("-i", "--input")
+}
+"""What to do instead of giving a flag twice, by command and flag."""
 
 OTHER_TOOLS_FLAGS = {
     ("prepare", "--recipe"): "the recipe is the first word: rollforge prepare sft RUN --to trl -o DIR",
@@ -65,6 +73,11 @@ def usage_error(
         if misspelt is not None:
             return UsageError(misspelt, hint=f"see all options: rollforge {verb} --help")
         if error.keyword and error.argument is not None:
+            if dashed := _dashed_value(error.keyword, error.root_input_tokens or ()):
+                return UsageError(
+                    f"{error.keyword} requires an argument, and {dashed} begins with a dash, as flags do",
+                    hint=f"if it is the value: {error.keyword}={dashed}; see what it takes: rollforge {verb} --help",
+                )
             count = error.argument.token_count()[0]
             got = f", and got {len(error.tokens_so_far)}" if error.tokens_so_far else ""
             return UsageError(
@@ -78,6 +91,9 @@ def usage_error(
             return UsageError(f"{verb} needs {needed}{alone}", hint=f"for example: {example}")
     if isinstance(error, cyclopts.UnknownOptionError):
         return _unknown_option(error, verb)
+    if isinstance(error, cyclopts.RepeatArgumentError):
+        flag = error.token.keyword or error.token.value
+        return UsageError(f"{flag} is given twice", hint=ONCE.get((verb, flag), f"give {flag} once"))
     if isinstance(error, cyclopts.CoercionError):
         wrong_number = _wrong_number(error)
         if wrong_number is not None:
@@ -109,6 +125,12 @@ def _misspelt(words: Iterable[str], flags: list[str]) -> str | None:
         if typed.startswith("--") and typed not in flags and (near := _near(typed, flags)):
             return f"Unknown option: {typed}. Did you mean {' or '.join(near)}?"
     return None
+
+
+def _dashed_value(keyword: str, words: Sequence[str]) -> str | None:
+    """The word after the flag, if it begins with one dash and is longer than a short flag."""
+    after = [word for flag, word in itertools.pairwise(words) if flag == keyword]
+    return next((word for word in after if len(word) > 2 and word[0] == "-" != word[1]), None)
 
 
 def _near(typed: str, flags: Iterable[str]) -> list[str]:

@@ -70,13 +70,28 @@ class Template:
                 eos_token="",
                 pad_token="",
             )
-        except Exception as error:  # a user's template may raise anything
+        except _template_errors() as error:
             raise Inexpressible(f"the template refuses it: {str(error).splitlines()[0][:120]}") from error
         return text
 
 
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """Jinja markers for loss masks; removing them does not change the rendered text."""
+
+
+def _template_errors() -> tuple[type[Exception], ...]:
+    """Exceptions of a template: Jinja's own, `raise_exception` and Python's; the sandbox runs no other code."""
+    from jinja2 import TemplateError
+
+    return (
+        TemplateError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    )
 
 
 def _environment() -> Any:

@@ -543,13 +543,23 @@ def _redirected(address: URL, answer: aiohttp.ClientResponse) -> URL:
     return target
 
 
+BROKEN_ANSWER = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a reader raises at JSON of another shape than it expects; `msgspec` and `UnicodeDecodeError` are ValueErrors."""
+
+
 def _read(read: Callable[[bytes], T], data: bytes) -> T:
     """Parse the body. An answer that makes the parser raise counts as the server's failure."""
     try:
         return read(data)
-    except Failure:
-        raise
-    except Exception as error:  # a server's answer may break any reader; the rollout fails, the run goes on
+    except BROKEN_ANSWER as error:
         raise Failure(
             "model", "transient", f"the answer cannot be read: {type(error).__name__}: {error}"
         ) from error

@@ -212,25 +212,25 @@ class VerifiersV1Agent:
         """Start the proxy and the services shared by all episodes of the environment."""
         self._recording = Recording(model)
         await self._recording.start(self._options.out)
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ready = asyncio.Event()
         self._serving = asyncio.ensure_future(self._serve(ready))
-        await ready
-
-    async def _serve(self, ready: asyncio.Future[None]) -> None:
-        """Keep the environment's servers running. One task enters and leaves their contexts, as their cancel scopes require."""
+        opened = asyncio.ensure_future(ready.wait())
         try:
-            async with self._environment.serving():
-                ready.set_result(None)
-                await self._end.wait()
-        except Exception as error:  # user code: its error is raised in the waiting caller
-            if ready.done():
-                raise
-            ready.set_exception(
-                UsageError(
-                    f"--env {self._spec.text} does not start: {_first_line(error)}",
-                    hint='try it alone: python -c "import verifiers; verifiers.load_environment(NAME)"',
-                )
-            )
+            await asyncio.wait({self._serving, opened}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+        error = self._serving.exception() if self._serving.done() else None
+        if error is not None:
+            raise UsageError(
+                f"--env {self._spec.text} does not start: {_first_line(error)}",
+                hint='try it alone: python -c "import verifiers; verifiers.load_environment(NAME)"',
+            ) from error
+
+    async def _serve(self, ready: asyncio.Event) -> None:
+        """Keep the environment's servers running. One task enters and leaves their contexts, as their cancel scopes require."""
+        async with self._environment.serving():
+            ready.set()
+            await self._end.wait()
 
     async def close(self) -> None:
         self._end.set()

@@ -206,8 +206,10 @@ def raise_fault(message: Message, name: str) -> None:
     raise error
 
 
-# The asker is gone: nobody reads how the tear-down of a worker failed.
-NOBODY_LISTENS = contextlib.suppress(Exception)
+async def dismiss(worker: Worker) -> None:
+    """Close a worker that has no more work."""
+    with contextlib.suppress(Exception):  # the asker is gone: nobody reads how a worker's tear-down failed
+        await worker.close()
 
 
 async def answered(worker: Worker, message: Message) -> tuple[bool, Message]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollforge.executors.base import ExecutorOptions, Hand, Message, Worker, WorkerLost, host_name
+from rollforge.executors.base import ExecutorOptions, Hand, Message, Worker, WorkerLost, dismiss, host_name
 from rollforge.registry import load_target
 
 
@@ -35,4 +35,4 @@ class _Here:
         return await self._worker.handle(message)
 
     async def close(self) -> None:
-        await self._worker.close()
+        await dismiss(self._worker)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from rollforge.executors.base import Worker, answered
+from rollforge.executors.base import Worker, answered, dismiss
 from rollforge.executors.processes import HEAD
 from rollforge.registry import load_target
 from rollforge.runtime.event_loop import run_async
@@ -47,7 +47,7 @@ async def _serve(worker: Worker, answers: int) -> None:
     except BrokenPipeError:
         pass
     finally:
-        await worker.close()
+        await dismiss(worker)
 
 
 async def _read(questions: asyncio.StreamReader) -> bytes | None:

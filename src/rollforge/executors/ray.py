@@ -23,6 +23,7 @@ from rollforge.executors.base import (
     Worker,
     WorkerLost,
     answered,
+    dismiss,
     raise_fault,
 )
 from rollforge.registry import load_target
@@ -152,7 +153,7 @@ class _ActorWorker:
         return await answered(self._worker, message)
 
     async def close(self) -> None:
-        await self._worker.close()
+        await dismiss(self._worker)
 
 
 class _Actor:

@@ -212,9 +212,14 @@ class Scorer:
         atexit.unregister(self.close)
         if loop is None or judge is None or thread is None or self._pid != os.getpid():
             return
-        with contextlib.suppress(Exception):  # a failing tear-down changes no verdict
+        try:
             asyncio.run_coroutine_threadsafe(judge.close(), loop).result(30)
-        _end_loop(loop, thread)
+        except TimeoutError:
+            logger.warning("%s: its tear-down takes more than 30 s and is abandoned", self.verifier.name)
+        except RuntimeError:
+            pass  # the interpreter ends and starts no more threads: worker processes end with their closed lines
+        finally:
+            _end_loop(loop, thread)
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

@@ -8,6 +8,7 @@ those of an offline fold of the file. Reporting runs in a separate thread; if it
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections import Counter
@@ -163,27 +164,32 @@ class StepMonitor:
     def _report(self, number: int) -> None:
         step = self._steps.pop(number)
         self._behind = [future for future in self._behind if not future.done()]
-        self._behind.append(self._reporter.submit(self._report_now, number, step))
+        report = self._reporter.submit(self._report_now, number, step)
+        report.add_done_callback(functools.partial(self._reported, number))
+        self._behind.append(report)
 
     def _report_now(self, number: int, step: _Step) -> None:
-        """Report one step. An error in an operator or the buffer does not end the collection: the step stays unreported, and the
-        next session reports it.
+        """Report one step, in the thread of the reporter."""
+        metrics = step_metrics(step)
+        if self._stream is not None:
+            metrics |= self._feed(self._stream, step)
+        self._sinks.log(metrics, step=number)
+
+    def _reported(self, number: int, report: Future[None]) -> None:
+        """Count a step that could not be reported. An error in an operator or the buffer does not end the collection: the next
+        session reports the step.
         """
-        try:
-            metrics = step_metrics(step)
-            if self._stream is not None:
-                metrics |= self._feed(self._stream, step)
-            self._sinks.log(metrics, step=number)
-        except Exception as error:  # noqa: BLE001  (operators may be anyone's code)
-            self.failures += 1
-            self._last_error = f"{type(error).__name__}: {error}"
-            if self.failures == 1:
-                logger.warning(
-                    "step %d could not be reported: %s: %s (said once; resume the run to report it)",
-                    number,
-                    type(error).__name__,
-                    error,
-                )
+        error = report.exception()
+        if error is None:
+            return
+        self.failures += 1
+        self._last_error = f"{type(error).__name__}: {error}"
+        if self.failures == 1:
+            logger.warning(
+                "step %d could not be reported: %s (said once; resume the run to report it)",
+                number,
+                self._last_error,
+            )
 
     def _feed(self, stream: ExperienceStream, step: _Step) -> dict[str, float]:
         rows = sorted(step.rows, key=lambda row: (row[TASK_KEY], row[ROLLOUT_KEY]))

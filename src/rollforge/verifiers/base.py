@@ -9,6 +9,8 @@ are executed by `running`.
 from __future__ import annotations
 
 import inspect
+import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
@@ -286,9 +288,14 @@ def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[st
     try:
         return convert(values, struct, strict=False)
     except msgspec.ValidationError as error:
+        text = re.fullmatch(r"Expected `str.*`, got `(?:int|float|bool)` - at `\$\.(\w+)`", str(error))
+        value = json.dumps(values[text[1]]) if text is not None else ""
+        hint = (
+            f"""quote a text that looks like a number: {text[1]}='"{value}"'""" if text is not None else None
+        )
         raise UsageError(
             f"options of the verifier {name}: {error}",
-            hint="its options with their types: docs/verifiers.md",
+            hint=hint or "its options with their types: docs/verifiers.md",
         ) from error
 
 

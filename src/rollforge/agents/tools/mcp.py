@@ -184,7 +184,6 @@ class McpSession:
         self._is_open = asyncio.Event()
         self._shall_end = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
 
     async def open(self, mode: Mode) -> None:
         """Connect and shake hands; raises `Failure` when the server is not there, `ToolError` when it refuses."""
@@ -205,12 +204,16 @@ class McpSession:
                 self._client = client
                 self._is_open.set()
                 await self._shall_end.wait()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001  (raised again in every call that waits for this session)
-            self._error = _single(error)
         finally:
             self.is_broken = True
+
+    @property
+    def _error(self) -> BaseException | None:
+        """Why the connection ended; None while it lasts, and after an orderly end."""
+        if self._owner is None or not self._owner.done() or self._owner.cancelled():
+            return None
+        error = self._owner.exception()
+        return error and _single(error)
 
     async def list_tools(self) -> list[ToolJson]:
         """Schemas of all tools, page by page."""

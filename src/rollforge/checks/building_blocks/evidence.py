@@ -442,6 +442,11 @@ class Evidence:
         family.codes = codes[self.group]
         return family
 
+    @property
+    def counting_verifier(self) -> str:
+        """The verifier of most rows, as `verify --diff` takes it: `recorded` if no row names one."""
+        return next(iter(self.verifier.counts()), "recorded")
+
     def verify(self, words: str, instead: str = "--limit 5") -> str:
         """A `verify` command for the user; a `show` command if no row names its verifier."""
         name = next(iter(self.verifier.counts()), None)

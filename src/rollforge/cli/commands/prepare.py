@@ -11,13 +11,15 @@ from cyclopts import Group, Parameter
 
 from rollforge.cli.commands.reading_flags import index_elsewhere
 from rollforge.cli.converters import BAND, Flag, numbers_between
-from rollforge.cli.render.console import print_json
+from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.errors import Exit, UsageError
 from rollforge.steps.prepare.settings import FileSettings, PairSettings, RowSettings, SelectionSettings
 
 if TYPE_CHECKING:
     from cyclopts import Token
+
+    from rollforge.steps.prepare import DatasetManifest
 
 EXAMPLE = "rollforge prepare dpo runs/first -o data/dpo --to trl --min-gap 0.3"
 COMMON = (
@@ -145,6 +147,7 @@ def prepare(
     from rollforge.steps import prepare as step
 
     target = step.PushTarget.check(push, is_public=public) if push is not None and not dry_run else None
+    before = None if dry_run or out is None else _dataset_in(Path(out))
     with watcher(progress) as report:
         if from_ is not None:
             if out is None:
@@ -160,6 +163,11 @@ def prepare(
             with open_index(runs, verifier=which.verifier) as index:
                 checked = gate(str(recipe), runs, index=index, ignore=ignore, force=force, stops=not dry_run)
                 manifest = step.carry_out(job, runs, check=checked, index=index, progress=report)
+    if before is not None and (before.recipe, before.to) != (manifest.recipe, manifest.to):
+        say(
+            f"note: {out} held a dataset for {before.recipe} → {before.to}, which this one replaced; "
+            "to keep both, give each its own folder with -o"
+        )
     if target is not None and out is not None:
         manifest = step.push_dataset(Path(out), manifest, target)
     if json:
@@ -167,6 +175,13 @@ def prepare(
     else:
         show_manifest(manifest, out)
     return Exit.DONE
+
+
+def _dataset_in(folder: Path) -> DatasetManifest | None:
+    """The manifest of the dataset that is in the folder already; None without one."""
+    from rollforge.steps import prepare as step
+
+    return step.read_manifest(folder) if (folder / "manifest.json").is_file() else None
 
 
 def _refuse_beside_from(

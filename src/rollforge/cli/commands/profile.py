@@ -59,18 +59,19 @@ def profile(
         Print one JSON object on stdout instead of tables.
     """
     from rollforge.index import open_index
+    from rollforge.steps.profile import ProfileOptions
 
+    options = ProfileOptions(
+        threshold=threshold, tolerance=tolerance, where=reading.where, look=look, stage=stage
+    )
     index_elsewhere(run, reading.on, reading.workers)
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         index.refuse_tasks()
         import msgspec
 
-        from rollforge.steps.profile import ProfileOptions, profile_index, write_profile
+        from rollforge.steps.profile import profile_index, write_profile
         from rollforge.steps.profile.profile_files import agent_entries
 
-        options = ProfileOptions(
-            threshold=threshold, tolerance=tolerance, where=reading.where, look=look, stage=stage
-        )
         made = profile_index(index, options)
         made.summary.files = write_profile(
             made, index, out=out, rollout_infos=rollout_infos, parquet=parquet, where=reading.where

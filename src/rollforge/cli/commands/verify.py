@@ -235,8 +235,10 @@ def _use(run: str, name: str, *, json: bool) -> Exit:
     if json:
         print_json({"run": run, "verdict_of_record": name, "manifest": str(manifest)})
     else:
-        whose = "recorded verdicts" if name == "recorded" else f"verdicts of {name}"
-        say(f"later commands now read the {whose} (noted in {manifest})")
+        whose = f"the verdicts of {name}"
+        if name == "recorded":
+            whose = "the rewards recorded with the rollouts, and the newest later verdict where a rollout has none"
+        say(f"later commands now read {whose} (noted in {manifest})")
         previous = (before.verdict_of_record if before is not None else None) or "recorded"
         if previous != name:
             say(f"  to go back: rollforge verify {shlex.quote(run)} --use {shlex.quote(previous)}")

@@ -11,7 +11,8 @@ from rollforge.cli.render.progress import duration, goal_parts, number
 from rollforge.cli.render.table import put
 from rollforge.statistics.counts import count_of
 from rollforge.store.costs import cost_text
-from rollforge.store.failure_reasons import cause_text, failures_text
+from rollforge.store.failure_reasons import cause_text, failures_by_verifier
+from rollforge.store.files import RunFiles
 
 if TYPE_CHECKING:
     from rollforge.steps.status import OpenBatch, ShardCounts, Status
@@ -59,7 +60,7 @@ def _lines(status: Status) -> list[str]:
     if status.cost is not None:
         lines.append(f"  cost      {cost_text(status.cost)}")
     if status.verifier_failures:
-        lines.append(f"  verifier  {failures_text(list(status.verifier_failures.items()))}")
+        lines.append(f"  verifier  {failures_by_verifier([RunFiles(status.run)])}")
     if status.is_stale and status.shards is None:
         say(f"warning: the process has not reported for {duration(status.updated_s_ago)}; it may be stuck")
     if status.state in ("interrupted", "idle") and status.command:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rollforge.statistics.counts import count_of
 from rollforge.statistics.intervals import LEVEL, normal_quantile, wilson
 from rollforge.steps.metrics.metric_records import Flag, RunMetrics
@@ -14,9 +16,17 @@ LEAST = 20
 """Fewest rollouts, and four times the fewest groups, for a flag about a distribution."""
 
 
-def find_flags(metrics: RunMetrics, *, is_uncorrected: bool = False) -> list[Flag]:
-    """Flags of a run, the most serious first."""
-    flags = [*_rewards(metrics), *_missing(metrics), *_answers(metrics), *_stages(metrics, is_uncorrected)]
+def find_flags(
+    metrics: RunMetrics, *, is_uncorrected: bool = False, mixed: Mapping[str, int] | None = None
+) -> list[Flag]:
+    """Flags of a run, the most serious first; `mixed`: verdicts by verifier, if several judged samples of one task."""
+    flags = [
+        *_verifiers(mixed or {}),
+        *_rewards(metrics),
+        *_missing(metrics),
+        *_answers(metrics),
+        *_stages(metrics, is_uncorrected),
+    ]
     return [Flag(name, text) for name, text in flags]
 
 
@@ -50,6 +60,18 @@ def _stages(metrics: RunMetrics, is_uncorrected: bool) -> list[tuple[str, str]]:
     if absent:
         text += f"; {absent[0]} … {absent[-1]} are left out: {facts.left_out[absent[-1]]}"
     return [("adaptive-run", text)]
+
+
+def _verifiers(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    if not counts:
+        return []
+    names = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:3])
+    more = ", …" if len(counts) > 3 else ""
+    text = (
+        f"rewards come from {len(counts)} verifiers: {names}{more}; their mean says little, "
+        f"see one alone: --verifier {next(iter(counts))}"
+    )
+    return [("mixed-verifiers", text)]
 
 
 def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:

@@ -77,8 +77,12 @@ class MetricsOptions(Struct, frozen=True, kw_only=True):
     """The field majority@k votes on; by default the first that looks like an extracted answer, else the whole text."""
 
     def __post_init__(self) -> None:
-        if math.isnan(self.threshold):  # no reward reaches it, and 0 % would look like a result
-            raise UsageError("the threshold must be a number, not nan", hint="--threshold 0.5")
+        if not math.isfinite(
+            self.threshold
+        ):  # no reward reaches nan or inf, and 0 % would look like a result
+            raise UsageError(
+                f"the threshold must be a finite number, not {self.threshold}", hint="--threshold 0.5"
+            )
 
 
 def summarize_run(
@@ -160,8 +164,26 @@ def summarize_index(
         metrics.at_k |= beyond
     elif stage is not None:
         metrics.adaptive = pooled_facts(index, rows)
-    metrics.flags = find_flags(metrics, is_uncorrected=_is_uncorrected(index, options))
+    metrics.flags = find_flags(
+        metrics,
+        is_uncorrected=_is_uncorrected(index, options),
+        mixed=_mixed_verifiers(rows, reward),
+    )
     return metrics
+
+
+def _mixed_verifiers(rows: ByTask, reward: Floats) -> dict[str, int]:
+    """Verifier → number of its verdicts, the largest first, if two of them judged samples of one task; else empty."""
+    is_judged = ~np.isnan(reward)
+    each, names = rows.codes("verifier")
+    is_judged &= each < len(names) - 1  # the last code means that no verifier is recorded
+    pairs = np.unique(np.stack([rows.task[is_judged], each[is_judged]]), axis=1)
+    if len(np.unique(pairs[0])) == pairs.shape[1]:
+        return {}
+    counts = np.bincount(each[is_judged], minlength=len(names))
+    return {
+        str(names[code]): int(counts[code]) for code in np.argsort(-counts, kind="stable") if counts[code]
+    }
 
 
 def _is_uncorrected(index: Index, options: MetricsOptions) -> bool:

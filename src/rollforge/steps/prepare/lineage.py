@@ -17,7 +17,9 @@ import pyarrow as pa
 from rollforge.errors import UsageError
 from rollforge.index import arrow_array, arrow_floats, arrow_texts
 from rollforge.recipes.base import Ints
-from rollforge.steps.prepare.dataset_manifest import find_run
+from rollforge.statistics.counts import count_of
+from rollforge.steps.prepare.dataset_manifest import NAME as MANIFEST
+from rollforge.steps.prepare.dataset_manifest import find_run, read_manifest
 from rollforge.steps.prepare.dataset_plan import DatasetPlan
 from rollforge.steps.prepare.describe import later_fates
 from rollforge.steps.prepare.rollout_pool import Pool
@@ -115,16 +117,27 @@ def trace(address: str) -> Lineage:
         raise UsageError(f"{address!r} is not FILE:LINE", hint=f"for example {address.rstrip(':')}:1")
     path, line = Path(name), int(number)
     if not path.is_file():
-        raise UsageError(f"{path}: no such file", hint="give a file of a prepared dataset")
+        files = (
+            [file.path for file in read_manifest(path.parent).files]
+            if (path.parent / MANIFEST).is_file()
+            else []
+        )
+        beside = ", ".join(str(path.parent / file) for file in files)
+        raise UsageError(f"{path}: no such file", hint=f"give {beside or 'a file of a prepared dataset'}")
     sidecar = path.parent / NAME
     if not sidecar.is_file():
         raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")
     with parquet_file(sidecar, columns=("file", "line", "run"), hint="prepare the dataset again") as file:
-        tables = (pa.Table.from_batches([batch]) for batch in file.iter_batches())
-        rows = [row for table in tables for row in table.filter(pc.field("line") == line).to_pylist()]
-    rows = [row for row in rows if row["file"] == path.name]
+        rows, last = [], 0
+        for batch in file.iter_batches():
+            table = pa.Table.from_batches([batch]).filter(pc.field("file") == path.name)
+            last = max(last, pc.max(table["line"]).as_py() or 0)
+            rows += table.filter(pc.field("line") == line).to_pylist()
     if not rows:
-        raise UsageError(f"{path} has no line {line} in its lineage", hint="lines are counted from 1")
+        raise UsageError(
+            f"{path} has no line {line}: its lineage has {count_of(last, 'line')}",
+            hint=f"give a line from 1 to {last}: {path}:{last}" if last else "prepare the dataset again",
+        )
     row = rows[0]
     prefixes = [prefix for prefix in ("", "rejected_") if f"{prefix}run" in row]
     for prefix in prefixes:

@@ -179,7 +179,7 @@ def make_settings(options: dict[str, object]) -> Settings:
         value = getattr(settings, name)
         if value is not None and not isfinite(value):
             raise UsageError(
-                f"--{name.replace('_', '-')} {value}: must be a number",
+                f"--{name.replace('_', '-')} {value}: must be a finite number",
                 hint=f"--{name.replace('_', '-')} 0.5",
             )
     if not 0 < settings.near <= 1:

@@ -51,10 +51,15 @@ class ProfileOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse values that would make the statistics meaningless."""
-        if math.isnan(self.threshold):
-            raise UsageError("the threshold must be a number, not nan", hint="--threshold 0.5")
-        if not self.tolerance >= 0:
-            raise UsageError(f"the tolerance must be 0 or more, not {self.tolerance:g}", hint="--tolerance 0")
+        if not math.isfinite(self.threshold):
+            raise UsageError(
+                f"the threshold must be a finite number, not {self.threshold}", hint="--threshold 0.5"
+            )
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(
+                f"the tolerance must be a finite number, 0 or more, not {self.tolerance:g}",
+                hint="--tolerance 0",
+            )
         if self.look < 0:
             raise UsageError(
                 f"there cannot be {count_of(self.look, 'task')} to look at", hint="give 0 or more"

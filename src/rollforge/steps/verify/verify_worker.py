@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollforge.executors.base import NOBODY_LISTENS, Introduction, Message
+from rollforge.executors.base import Introduction, Message
 from rollforge.executors.foreman import Assignment
 from rollforge.records import JsonObject
 from rollforge.rollouts import Rollout, TaskFields
@@ -196,7 +196,7 @@ class VerifyWorker:
             return
         self._verification.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with NOBODY_LISTENS, self._copies:
+        with self._copies:
             await self._verification.close()
 
     async def _open(self, opening: VerifyOpening) -> Introduction:

@@ -174,12 +174,12 @@ def call_function(function: Any, test: bytes) -> bytes:
         item = getattr(value, "item", None)
         if getattr(value, "shape", None) == () and callable(item):  # a numpy number
             value = item()
+        try:
+            return b"V" + json.dumps(value).encode()
+        except (TypeError, ValueError, RecursionError):  # what cannot be JSON is a wrong answer
+            return b"W" + describe(value)
     except BaseException as error:  # noqa: BLE001  (the answer's code may raise anything)
         return b"E" + describe(error)
-    try:
-        return b"V" + json.dumps(value).encode()
-    except Exception:  # noqa: BLE001  (what cannot be JSON is a wrong answer, whatever it raises)
-        return b"W" + describe(value)
 
 
 def describe(thing: object) -> bytes:

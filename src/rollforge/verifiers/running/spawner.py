@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from rollforge.errors import UsageError
+from rollforge.errors import RollforgeError, UsageError
 from rollforge.registry import load_target
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.verifiers.base import Verifier
@@ -280,8 +280,8 @@ def importable_spec(verifier: Verifier) -> str | None:
     try:
         msgspec.json.encode(verifier.options)
         return spec if load_target(spec) is function else None
-    except Exception:  # noqa: BLE001  (any error means that no other process can import it)
-        return None
+    except (RollforgeError, ImportError, TypeError, ValueError, OverflowError, RecursionError):
+        return None  # no other process can import it, or read its options
 
 
 def _report_file() -> int:

@@ -198,8 +198,7 @@ def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int, shared: mmap
         sock.sendall(answer)
         if is_worn_out:
             return
-    with contextlib.suppress(BaseException):  # the parent is gone or no longer listens
-        live.close_now()
+    live.close_now()  # the parent is gone or no longer listens: an error only ends this process
 
 
 RECEIVED_AT_ONCE = 1 << 18

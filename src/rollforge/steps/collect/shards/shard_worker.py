@@ -16,7 +16,7 @@ import msgspec
 from rollforge import __version__
 from rollforge.checks.building_blocks.stream import Watch
 from rollforge.errors import Failure, RollforgeError
-from rollforge.executors.base import NOBODY_LISTENS, Introduction, Message
+from rollforge.executors.base import Introduction, Message
 from rollforge.executors.foreman import Assignment
 from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.collect.chosen_verifier import chosen_verifier
@@ -163,8 +163,7 @@ class CollectWorker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with NOBODY_LISTENS:
-            await self._stack.aclose()
+        await self._stack.aclose()
 
     async def _open(self, opening: Opening) -> Introduction:
         options = opening.options
