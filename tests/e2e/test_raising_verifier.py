@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,48 @@ def test_a_constant_verifier_stops_the_run(tmp_path: Path) -> None:
         result = json.loads(done.stdout)
         assert (done.returncode, result["ending"]) == (5, "broken"), done.stderr
         assert result["finished"] < 1400
+
+
+def test_verdicts_stay_suspect_over_sessions_until_they_are_judged_again(tmp_path: Path) -> None:
+    words = [*prepared(tmp_path, tasks=700), "--json"]
+    (tmp_path / "mine.py").write_text("def verify(task, response):\n    return 1.0\n")
+    first = json.loads(rollforge(*words, folder=tmp_path).stdout)
+    assert first["ending"] == "broken" and first["owed"] > 0
+    ended = rollforge(*words, folder=tmp_path)
+    while (result := json.loads(ended.stdout))["owed"]:
+        ended = rollforge(*words, folder=tmp_path)
+    assert ended.returncode == 5
+    assert result["finished"] == 1400 > first["finished"]
+    suspect = result["suspect"]
+    assert suspect["rollouts"] > first["suspect"]["rollouts"], "those of the earlier sessions too"
+    assert suspect["first_at"] == first["suspect"]["first_at"]
+    rows = map(json.loads, (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines())
+    ends = [row["_rf"]["started"] + row["_rf"]["seconds"] for row in rows]
+    assert sum(suspect["first_at"] <= end <= suspect["last_at"] for end in ends) == 1400
+
+    (tmp_path / "mine.py").write_text(SOUND)
+    mended = rollforge(*words, folder=tmp_path)
+    assert mended.returncode == 5 and "was not judged again" in json.loads(mended.stdout)["message"]
+    assert "suspect-window" in rollforge("check", "run", folder=tmp_path).stdout
+    judged = rollforge("verify", "run", "--verifier", "mine.py:verify", "--json", folder=tmp_path)
+    (note,) = json.loads(judged.stdout)["notes"]
+    assert "another version of mine.py:verify had judged" in note
+    compared = note.partition("to compare: rollforge ")[2]
+    assert rollforge(*shlex.split(compared), folder=tmp_path).returncode == 0
+    mean = json.loads(rollforge("metrics", "run", "--json", folder=tmp_path).stdout)["fields"]["reward"][
+        "mean"
+    ]
+    assert mean == json.loads(judged.stdout)["reward"]["mean"] < 1
+    assert rollforge(*words, folder=tmp_path).returncode == 0
+    assert "suspect-window" not in rollforge("check", "run", folder=tmp_path).stdout
+
+
+def test_a_run_in_shards_stays_suspect_too(tmp_path: Path) -> None:
+    words = [*prepared(tmp_path, tasks=700), "--workers", "1", "--json"]
+    (tmp_path / "mine.py").write_text("def verify(task, response):\n    return 1.0\n")
+    first = json.loads(rollforge(*words, folder=tmp_path).stdout)
+    assert first["ending"] == "broken" and first["owed"] > 0
+    ended = rollforge(*words, folder=tmp_path)
+    while json.loads(ended.stdout)["owed"]:
+        ended = rollforge(*words, folder=tmp_path)
+    assert ended.returncode == 5 and "stay suspect" in json.loads(ended.stdout)["message"]

@@ -361,6 +361,31 @@ def test_what_verdicts_bring_comes_from_the_chosen_verifier_alone(tmp_path: Path
         assert found == [(1.0, 1.0, "inline", 9, 3, 20)] * 3
 
 
+def test_the_inline_verdict_is_an_older_one_of_its_verifier(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, n, 1.0, acc=1.0, note="inline", _rf={"verifier": "math", "fingerprint": "old"})
+        for n in range(4)
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    write_verdicts(
+        tmp_path / "rollouts_verdicts.jsonl",
+        {"reward": 0.25, "note": "mended", "at": 1.0},
+        {"reward": 0.5, "note": "mended again", "at": 2.0},
+        {"reward": 0.75, "acc": 0.1, "verifier": "other", "at": 3.0},
+        {"_ng_rollout_index": 1, "reward": None, "error": "hung", "at": 1.0},
+        {"_ng_rollout_index": 1, "reward": 0.75, "verifier": "other", "at": 3.0},
+        {"_ng_rollout_index": 2, "reward": 0.75, "verifier": "other", "at": 3.0},
+    )
+    columns = ["reward", "acc", "note", "verifier"]
+    with open_index(path) as index:
+        found = [tuple(row.values()) for row in index.table(columns, order_by="rollout").to_pylist()]
+    assert found == [
+        (0.5, None, "mended again", "math"),
+        (None, None, None, "math"),
+        *[(1.0, 1.0, "inline", "math")] * 2,
+    ]
+
+
 def test_the_chosen_verifier_alone_judges(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, 1.0, _rf={"verifier": "exact"}) for n in range(3)]
     path = write_rows(tmp_path / "rollouts.jsonl", rows)

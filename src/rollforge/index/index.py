@@ -57,8 +57,8 @@ def open_index(
     """The run (or several files as one run) as tables; builds or extends outdated indexes.
 
     Args:
-        verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows without one,
-            the newest later one, one with a reward before one without.
+        verifier: whose verdicts count; else the manifest's verdict of record, else the newest of the verifier that gave the
+            inline ones and, for rows without one, the newest later one, one with a reward before one without.
         workers: threads that read the text; by default one per core for large files.
     """
     if workers is not None and workers < 1:

@@ -4,8 +4,8 @@ The decisions are stored as a small table beside the parts (one row per rollout 
 have unique keys and inline verdicts needs none. An overlay is only valid for the index builds it was made from.
 
 Whose verdict counts: with a named verifier, its newest. Rows that it never judged are unjudged, not zero, and lack every other field
-that verdicts bring, so that no mean mixes two verifiers. Without a name, the inline verdict, and for rows without one the newest later
-verdict of any verifier: a verdict with a reward before one without, whichever is newer.
+that verdicts bring, so that no mean mixes two verifiers. Without a name, the newest verdict of the verifier that gave the inline one,
+and for rows without a reward the newest later verdict of any verifier: a verdict with a reward before one without, whichever is newer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_DUPLICATES = 10_000
 KEPT = 8
 """Number of overlays kept beside the parts; the newest are kept."""
 
-VERSION = 7
+VERSION = 8
 """Raised when the decisions or their table change."""
 
 
@@ -212,21 +212,22 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
     chosen = f"WHERE verifier = {literal(overlay.verifier)}" if overlay.verifier else ""
     column = quoted(stored_name("n", "reward"))
     reward = f"b.{column}" if has_inline_reward else "NULL"
-    has_reward = f"{column} IS NOT NULL" if "reward" in overlay.numbers else "false"
-    applies = (
-        f"v.row IS NOT NULL OR b.verifier IS DISTINCT FROM {literal(overlay.verifier)}"
-        if overlay.verifier
-        else f"v.row IS NOT NULL AND {reward} IS NULL"
-    )
+    has_reward = f"v.{column} IS NOT NULL" if "reward" in overlay.numbers else "false"
     newest_first = '"at" DESC NULLS LAST, row DESC'
     newest = (
         f"SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
         f"(PARTITION BY file_no, task, rollout, verifier ORDER BY {newest_first}) = 1"
     )
-    if not overlay.verifier:
-        newest = (
-            f"SELECT * FROM ({newest}) QUALIFY row_number() OVER "
-            f"(PARTITION BY file_no, task, rollout ORDER BY {has_reward} DESC, {newest_first}) = 1"
+    is_own = "coalesce(v.verifier = b.verifier, false)"
+    if overlay.verifier:
+        applies = f"v.row IS NOT NULL OR b.verifier IS DISTINCT FROM {literal(overlay.verifier)}"
+        first_choice = ""
+    else:
+        applies = f"v.row IS NOT NULL AND ({reward} IS NULL OR {is_own})"
+        first_choice = (
+            f" QUALIFY row_number() OVER (PARTITION BY k.row ORDER BY "
+            f"CASE WHEN {reward} IS NULL THEN {has_reward} ELSE {is_own} END DESC, "
+            'v."at" DESC NULLS LAST, v.row DESC) = 1'
         )
     return (
         f"WITH newest AS ({newest}) "
@@ -234,6 +235,7 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
         f"v.seconds AS verify_seconds{later} "
         "FROM kept_rows k JOIN base_rollouts b ON b.row = k.row "
         "LEFT JOIN newest v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"
+        f"{first_choice}"
     )
 
 

@@ -96,8 +96,19 @@ class Views:
         later_names = overlay.numbers if prefix == "n" else overlay.texts
         later = f"o.{quoted(stored_name(prefix, name))}" if name in later_names else "NULL"
         is_verifiers_alone = name == "reward" or overlay.verifier is not None
-        applied_value = later if is_verifiers_alone else f"coalesce({later}, {inline})"
+        # A verdict that displaces an inline one brings all its fields; one for a row without a reward adds its own.
+        displaces = (
+            f"b.{quoted(stored_name('n', 'reward'))} IS NOT NULL" if self._has_inline_reward() else "false"
+        )
+        applied_value = (
+            later
+            if is_verifiers_alone
+            else f"CASE WHEN {displaces} THEN {later} ELSE coalesce({later}, {inline}) END"
+        )
         return f"CASE WHEN o.applies THEN {applied_value} ELSE {inline} END"
+
+    def _has_inline_reward(self) -> bool:
+        return "reward" in self._files.discovered("rollouts", "numbers")
 
     def tasks(self) -> str:
         """SQL with one row per task: from the tasks files, and from the rollouts for tasks in no file."""

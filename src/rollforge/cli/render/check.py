@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -100,10 +101,22 @@ def _brief(text: str, most: int = 110) -> str:
 
 def _locations(finding: Finding) -> str:
     shown = [
-        ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in location.items() if key != "at")
+        ", ".join(
+            f"{key.replace('_', ' ').removesuffix(' at')} {_moment(value) if key.endswith('_at') else value}"
+            for key, value in location.items()
+            if key != "at"
+        )
         for location in finding.where[:3]
     ]
     return "; ".join(shown) + ("; …" if len(finding.where) > 3 else "")
+
+
+def _moment(value: object) -> str:
+    """A time of the run as a date; a manifest may say anything."""
+    try:
+        return datetime.fromtimestamp(float(str(value)), UTC).isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):
+        return str(value)
 
 
 def _closing(report: Report) -> str:
@@ -123,7 +136,7 @@ def _closing(report: Report) -> str:
         4: f"not ready{purpose}",
         5: "verification is judged broken",
     }[int(report.exit_code)]
-    return f"{counted or 'nothing findings'} — {meaning}          (exit code {int(report.exit_code)})"
+    return f"{counted or 'nothing found'} — {meaning}          (exit code {int(report.exit_code)})"
 
 
 def markdown_text(report: Report) -> str:

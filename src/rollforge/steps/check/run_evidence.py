@@ -135,7 +135,9 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         timed_out=_timed_out(index) if options.where is None else [],
         timeout_s=next((limit for item in own_manifests if (limit := _timeout(item)) is not None), None),
         verifier_failures=failures_by_verifier(index.runs, index.verifier),
-        suspect=next((window for item in own_manifests if (window := _suspect(item)) is not None), None),
+        suspect=next(
+            (window for item in own_manifests if (window := _suspect(item, index)) is not None), None
+        ),
         labels=run_rates(index),
         design=next(iter(index.designs), None),
     )
@@ -143,10 +145,13 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     return Evidence(source, about, places_limit=options.places_limit)
 
 
-def _suspect(manifest: Manifest) -> SuspectWindow | None:
-    """The window that `collect` marked; None if the manifest has none, or an invalid one."""
+def _suspect(manifest: Manifest, index: Index) -> SuspectWindow | None:
+    """The window that `collect` marked; None if the manifest has none, an invalid one, or its verifier's verdicts no longer count."""
     if not manifest.extra.get("suspect"):
         return None
+    source = manifest.extra.get("suspect_verifier")
+    if source is not None and source not in set(index.table(["fingerprint"]).column(0).to_pylist()):
+        return None  # judged again since
     try:
         return convert(manifest.extra["suspect"], SuspectWindow)
     except msgspec.ValidationError:

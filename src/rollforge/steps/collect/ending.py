@@ -95,12 +95,12 @@ def message_of(
     engine: Ended,
     shortfall: str = "",
     *,
-    is_still_suspect: bool = False,
+    suspicion: str = "",
     has_failed_probe: bool = False,
 ) -> str:
-    """One sentence for the summary; `shortfall` is what an observer could not deliver."""
-    if is_still_suspect:
-        return "verification looked broken before and nothing has changed since, so its verdicts stay suspect"
+    """One sentence for the summary; `shortfall` is what an observer could not deliver, `suspicion` why verdicts stay suspect."""
+    if suspicion:
+        return suspicion
     match ending:
         case "incomplete" if shortfall:
             return f"finished, but {shortfall}"

@@ -24,7 +24,6 @@ from rollforge.checks.building_blocks.stream import SuspectWindow
 from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.environments.base import Environment, open_environment
 from rollforge.errors import Exit, RollforgeError, UsageError
-from rollforge.runtime.typed_decoding import convert
 from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.batch_step import collect_batches
 from rollforge.steps.collect.batch.results import BatchReport
@@ -47,8 +46,9 @@ from rollforge.steps.collect.machinery import (
 )
 from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.plan import CollectPlan, make_plan
-from rollforge.steps.collect.resume import SUSPECT, VERIFIER_SOURCE
+from rollforge.steps.collect.resume import VERIFIER_SOURCE
 from rollforge.steps.collect.server_load import deciding_signal
+from rollforge.steps.collect.suspect_verdicts import Suspects
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.atomic import refuse_links
 from rollforge.store.costs import counted_bytes, recounted
@@ -63,8 +63,6 @@ logger = logging.getLogger(__name__)
 
 PROBE = "probe"
 """The manifest's key for the outcome of a probe."""
-SUSPECT_VERIFIER = "suspect_verifier"
-"""The manifest's key for the fingerprint of the verifier whose verdicts are suspect."""
 MANIFEST_EVERY_S = 2.0
 
 
@@ -157,6 +155,7 @@ class Collection:
         self._refuse_goal(plan)
         schedule = make_schedule(plan, self.options)
         self.notes += plan.notes
+        self._suspects = Suspects(plan.manifest, plan.files)
         self._observed_before = dict(plan.manifest.extra.get("observed") or {})
         if verifier is not None and verifier.reward_range is not None:
             plan.manifest.extra["reward_range"] = list(verifier.reward_range)
@@ -295,8 +294,7 @@ class Collection:
         manifest.counted = {}
         self._record_oddities(machinery, plan)
         if engine.watch.tripped:
-            manifest.extra[SUSPECT] = msgspec.to_builtins(engine.watch.window())
-            manifest.extra[SUSPECT_VERIFIER] = manifest.fingerprint.get(VERIFIER_SOURCE)
+            self._suspects.record(engine.watch.window())
 
     def _all_notes(self, machinery: Machinery) -> list[str]:
         """All messages for the user: from the start, and about the server's answers."""
@@ -345,7 +343,8 @@ class Collection:
             )
         if report is not None and report.supersedes(plan.manifest.extra.get(PROBE)):
             plan.manifest.extra[PROBE] = report.facts()
-        is_still_suspect = not engine.watch.tripped and self._is_still_suspect(plan)
+        suspect = self._suspect_window(machinery, unjudged)
+        is_still_suspect = suspect is not None and not engine.watch.tripped
         if is_still_suspect or self._has_failed_probe(plan):
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
@@ -367,7 +366,9 @@ class Collection:
                 ending,
                 engine,
                 shortfall,
-                is_still_suspect=is_still_suspect,
+                suspicion=self._suspects.message()
+                if suspect is not None and not engine.watch.tripped
+                else "",
                 has_failed_probe=self._has_failed_probe(plan),
             )
             if goal is None
@@ -389,11 +390,7 @@ class Collection:
             bad_lines=plan.manifest.input.bad_lines,
             notes=self._all_notes(machinery),
             agent_notes=machinery.engine.agent_notes(),
-            suspect=engine.watch.window()
-            if engine.watch.tripped
-            else _earlier(plan)
-            if is_still_suspect
-            else None,
+            suspect=suspect,
             verifier_failures=dict(most_frequent(live.verifier_failures, 3)),
             probe=report,
             cost=plan.manifest.cost,
@@ -421,18 +418,14 @@ class Collection:
             whole = max(design.first, self.options.samples)
             extra[DESIGN] = msgspec.to_builtins(msgspec.structs.replace(design, first=whole))
 
-    def _is_still_suspect(self, plan: CollectPlan) -> bool:
-        """Whether an earlier session stopped because of broken verification, and neither verifier nor verdicts have changed
-        since.
-        """
-        extra, verdicts = plan.manifest.extra, plan.files.verdicts
-        return (
-            self._is_judged
-            and self.options.stop_on == "broken"
-            and SUSPECT in extra
-            and extra.get(SUSPECT_VERIFIER) == plan.manifest.fingerprint.get(VERIFIER_SOURCE)
-            and not (verdicts.exists() and verdicts.stat().st_size)
-        )
+    def _suspect_window(self, machinery: Machinery, unjudged: int) -> SuspectWindow | None:
+        """What this session and earlier ones left suspect; None where nothing is, or nobody asked."""
+        watch, live = machinery.engine.watch, machinery.engine.live
+        if watch.tripped:
+            return self._suspects.record(watch.window())
+        if not self._is_judged or self.options.stop_on == "never":
+            return None
+        return self._suspects.left(fresh=live.fresh, unjudged=unjudged)
 
     def _has_failed_probe(self, plan: CollectPlan) -> bool:
         """Whether a probe found this version of the verifier broken, now or in an earlier session, and nothing was judged again."""
@@ -461,11 +454,3 @@ class Collection:
             seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
         )
         return bottleneck(machinery.engine.live, load)
-
-
-def _earlier(plan: CollectPlan) -> SuspectWindow | None:
-    """The suspect window of an earlier session."""
-    try:
-        return convert(plan.manifest.extra[SUSPECT], SuspectWindow, strict=False)
-    except msgspec.ValidationError:
-        return None

@@ -123,7 +123,12 @@ class SpreadVerification:
         summary = self._summary(verifier)
         if summary.rollouts:
             summary.notes += await asyncio.to_thread(
-                whose_count, self.files, options.run, verifier.name, has_reward=bool(summary.judged)
+                whose_count,
+                self.files,
+                options.run,
+                verifier.name,
+                fingerprint=verifier.fingerprint,
+                has_reward=bool(summary.judged),
             )
         return summary
 

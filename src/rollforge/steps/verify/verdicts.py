@@ -167,11 +167,14 @@ class FailureFile:
         ship_lines(self._path, data)
 
 
-def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool) -> list[str]:
+def whose_count(
+    files: RunFiles, run: str | Path, name: str, *, fingerprint: str, has_reward: bool
+) -> list[str]:
     """Says whose verdicts later commands read after `name` judged, and how to change that; empty where it is the only one.
 
     Args:
         run: the run as the user calls it.
+        fingerprint: the version of `name` that judged.
         has_reward: `name` gave a reward.
     """
 
@@ -186,6 +189,12 @@ def whose_count(files: RunFiles, run: str | Path, name: str, *, has_reward: bool
     if _has_rewards_of_others(files, name):
         return [
             f"later commands still read the rewards in the rollouts file, and others only where it has none{change}"
+        ]
+    if (earlier := _own_fingerprint(files, name)) not in (None, fingerprint):
+        return [
+            f"another version of {name} had judged in the collection; its rewards no longer count where this one judged; "
+            f"to compare: rollforge verify {shlex.quote(str(run))} --diff {shlex.quote(f'{name}@{earlier}')} "
+            f"{shlex.quote(f'{name}@{fingerprint}')}"
         ]
     others = [other for other in _later_verifiers(files) if other != name]
     if not others:
@@ -229,6 +238,7 @@ def use_verifier(run: str | Path, name: str) -> Path:
 class _Inline(msgspec.Struct):
     class _Own(msgspec.Struct):
         verifier: str | None = None
+        fingerprint: str | None = None
 
     own: _Own | None = msgspec.field(name="_rf", default=None)
     reward: object = None
@@ -249,6 +259,12 @@ def _later_verifiers(files: RunFiles) -> list[str]:
 def _later_rows(files: RunFiles) -> Iterator[tuple[VerdictRow, bytes]]:
     """The rows of all verdicts files of a run."""
     return chain.from_iterable(read_verdicts(part.path) for part in parts_of(files).verdicts)
+
+
+def _own_fingerprint(files: RunFiles, name: str) -> str | None:
+    """Fingerprint of the version of `name` that judged the first rollouts in the collection; None if it judged none."""
+    own = (row.own for row in _first_rows(files) if row.reward is not None and row.own is not None)
+    return next((one.fingerprint for one in own if one.verifier == name), None)
 
 
 def _has_rewards_of_others(files: RunFiles, name: str) -> bool:

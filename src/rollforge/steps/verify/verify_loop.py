@@ -171,7 +171,11 @@ class Verification:
         summary = self.summary()
         if summary.rollouts:
             summary.notes += whose_count(
-                self.files, self.options.run, self.judge.name, has_reward=bool(summary.judged)
+                self.files,
+                self.options.run,
+                self.judge.name,
+                fingerprint=self.judge.fingerprint,
+                has_reward=bool(summary.judged),
             )
         return summary
 

@@ -19,7 +19,7 @@ from typing import Literal, cast
 import msgspec
 
 from rollforge import __version__
-from rollforge.checks.building_blocks.stream import Watch
+from rollforge.checks.building_blocks.stream import SuspectWindow, Watch
 from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.executors.base import Introduction, Message, make_executor
@@ -32,7 +32,6 @@ from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
 from rollforge.steps.collect.live import Live, LiveSnapshot, reward_facts
 from rollforge.steps.collect.machinery import only_model, prepared_agent
-from rollforge.steps.collect.resume import SUSPECT, VERIFIER_SOURCE
 from rollforge.steps.collect.shards.allotment import Allotment
 from rollforge.steps.collect.shards.opened_run import PlanInputs, ShardedRun, open_run
 from rollforge.steps.collect.shards.runner import ShardOutcome
@@ -44,8 +43,9 @@ from rollforge.steps.collect.shards.shard_worker import (
     WorkerReport,
     combined,
 )
-from rollforge.steps.collect.step import MANIFEST_EVERY_S, SUSPECT_VERIFIER
+from rollforge.steps.collect.step import MANIFEST_EVERY_S
 from rollforge.steps.collect.stop_reason import Reason
+from rollforge.steps.collect.suspect_verdicts import Suspects
 from rollforge.store.costs import read_costs
 from rollforge.store.failure_reasons import most_frequent
 from rollforge.store.files import RunFiles
@@ -193,6 +193,7 @@ class ShardedCollection:
             )
             self.run_of_shards = await asyncio.to_thread(open_run, options, inputs, self.choice)
         self.options = replace(options, fresh=False)
+        self._suspects = Suspects(self.run_of_shards.manifest, self.run_of_shards.files)
         self.notes += self.run_of_shards.notes
         if verifier is not None and verifier.reward_range is not None:
             self.run_of_shards.manifest.extra["reward_range"] = list(verifier.reward_range)
@@ -412,8 +413,7 @@ class ShardedCollection:
         manifest.cost = self.meter.facts() or manifest.cost
         self._record_oddities(run)
         if self.watch.tripped:
-            manifest.extra[SUSPECT] = msgspec.to_builtins(self.watch.window())
-            manifest.extra[SUSPECT_VERIFIER] = manifest.fingerprint.get(VERIFIER_SOURCE)
+            self._suspects.record(self.watch.window())
 
     def _record_oddities(self, run: ShardedRun) -> None:
         absent = sum(one.oddities.get(LOGPROBS_ABSENT, 0) for one in self._reports.values())
@@ -448,6 +448,10 @@ class ShardedCollection:
         reason: Reason = self.reason or ("taken over" if lost else "")
         unjudged = self._unjudged()
         ending, code = ending_of(reason, unfinished=live.expected - finished, unjudged=unjudged)
+        suspect = self._suspect_window(unjudged)
+        is_still_suspect = suspect is not None and not self.watch.tripped
+        if is_still_suspect:
+            code = Exit.BROKEN_VERIFICATION
         if self.choice is None or self.options.asks_price:
             _refresh(run.files)
         self.meter.elsewhere = 0.0  # from now on the files say it
@@ -470,7 +474,9 @@ class ShardedCollection:
             run=self.options.out,
             ending=ending,
             exit_code=Exit.INCOMPLETE if reason == "taken over" else code,
-            message=self._message(ending, lost),
+            message=self._message(
+                ending, lost, is_still_suspect=suspect is not None and not self.watch.tripped
+            ),
             expected=live.expected,
             finished=finished,
             fresh=live.fresh,
@@ -493,16 +499,24 @@ class ShardedCollection:
             ),
             bad_lines=run.manifest.input.bad_lines,
             notes=self._all_notes(),
-            suspect=self.watch.window() if self.watch.tripped else None,
+            suspect=suspect,
             verifier_failures=dict(most_frequent(live.verifier_failures, 3)),
             cost=self.meter.facts(),
             shard=shard_name(self._shards[0]) if self.choice is not None else None,
         )
 
-    def _message(self, ending: str, lost: list[int]) -> str:
+    def _suspect_window(self, unjudged: int) -> SuspectWindow | None:
+        if self.watch.tripped:
+            return self._suspects.record(self.watch.window())
+        if not self._is_judged or self.options.stop_on == "never":
+            return None
+        return self._suspects.left(fresh=self.live.fresh, unjudged=unjudged)
+
+    def _message(self, ending: str, lost: list[int], *, is_still_suspect: bool) -> str:
         if ending == "taken over":
             return f"shard {', '.join(map(str, lost[:5]))}: another process took it over; what it counts is kept there"
-        return message_of(cast("Literal['done']", ending), self)
+        suspicion = self._suspects.message() if is_still_suspect else ""
+        return message_of(cast("Literal['done']", ending), self, suspicion=suspicion)
 
 
 def _refresh(files: RunFiles) -> None:
