@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from rollforge.assembly.reports import write_report
 from rollforge.errors import UsageError
 from rollforge.index import open_index
 from rollforge.steps.report import read_bins
-from rollforge.testing import Shape, healthy_run
+from rollforge.testing import Shape, healthy_run, sick_run
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import TEXTS
 
@@ -213,3 +215,71 @@ def test_samples_that_a_task_lacks_are_told_apart_from_reward_0(tmp_path: Path) 
     write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
     page = words(read(write_report([tmp_path / "run"], tmp_path / "r.html").path))
     assert "no rollout" in page and "4 are dots: their tasks have fewer rollouts" in page
+
+
+def test_texts_none_leaves_out_prompts_in_settings_and_names_that_a_model_invented(tmp_path: Path) -> None:
+    invented = sick_run("invented-tools", seed=2)
+    invented.write(tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
+    manifest.setdefault("config", {})["overrides"] = {"instructions": "Be a QUAGGAWORD", "temperature": 0.5}
+    manifest["config"]["verifier_options"] = {"rubric": ["OKAPIWORD"]}
+    manifest["fingerprint"] = {"responses_create_params.instructions": "Be a QUAGGAWORD"}
+    (tmp_path / "run" / "rollouts_run.json").write_text(json.dumps(manifest))
+    some = read(write_report([tmp_path / "run"], tmp_path / "some.html").path)
+    none = read(write_report([tmp_path / "run"], tmp_path / "none.html", texts="none").path)
+    for word in ("QUAGGAWORD", "OKAPIWORD", "browse_the_web"):
+        assert word in some
+        assert word not in none
+    assert "unknown-tools" in words(none)
+    assert '"temperature":0.5' in html.unescape(none)
+
+
+@pytest.mark.parametrize("defect", ["flips-a-coin", "breaks-halfway", "groups-torn"])
+def test_the_command_below_a_finding_shows_the_rollouts_it_points_at(tmp_path: Path, defect: str) -> None:
+    """Single rollouts, stretches of lines, whole tasks."""
+    run = tmp_path / "run"
+    sick_run(defect, seed=2).write(run)
+    page = read(write_report([run], tmp_path / "r.html").path)
+    shown = [html.unescape(re.sub(r"<[^>]+>", "", one)) for one in re.findall(r"read them: (.*?)</p>", page)]
+    pointing = [one for one in rf.open_run(run).check().findings if one.where]
+    commands = [shlex.split(one) for one in shown]
+    assert len(commands) == len(pointing)
+    with open_index(run) as index:
+        keys = []
+        for words_ in commands:
+            condition = index.checked(words_[words_.index("--where") + 1])
+            rows = index.select(f"SELECT task, rollout, line FROM rollouts WHERE {condition}").to_pylist()
+            keys.append(rows)
+    for finding in pointing:
+        assert any(_are_those(rows, finding.where) for rows in keys), finding.id
+
+
+def _are_those(rows: list[dict[str, int]], where: list[dict[str, Any]]) -> bool:
+    first = where[0]
+    if "first_line" in first:
+        return [row["line"] for row in rows] == list(range(first["first_line"], first["last_line"] + 1))
+    if "rollout" in first:
+        pointed = {(one["task"], one["rollout"]) for one in where[:20]}
+        return {(row["task"], row["rollout"]) for row in rows} == pointed
+    return {row["task"] for row in rows} == {one["task"] for one in where[:20]}
+
+
+def test_a_dataset_of_many_files_has_ten_examples_too(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kto"
+    rf.open_run(run).prepare("kto", to="trl", out=out, force=True, shards=3)
+    assert len(json.loads((out / "manifest.json").read_text())["files"]) == 3
+    assert words(read(write_report([out], tmp_path / "r.html").path)).count("trace it") == 10
+
+
+def test_a_setting_of_zero_is_a_setting(run: Path, tmp_path: Path) -> None:
+    rf.open_run(run).prepare("dpo", to="trl", out=tmp_path / "dpo", force=True)
+    page = words(read(write_report([tmp_path / "dpo"], tmp_path / "r.html").path))
+    assert re.search(r"\bseed\s+0\b", page)
+
+
+def test_lengths_in_a_dataset_say_how_many_answers_each_is_over(run: Path, tmp_path: Path) -> None:
+    rf.open_run(run).prepare("dpo", to="trl", out=tmp_path / "dpo", force=True)
+    page = words(read(write_report([tmp_path / "dpo"], tmp_path / "r.html").path))
+    for name in ("pool_chars", "chosen_chars"):
+        n = json.loads((tmp_path / "dpo" / "manifest.json").read_text())["statistics"][name]["n"]
+        assert re.search(rf"{name.replace('_', ' ')}.*?, n = {n:,}\b", page, re.S)

@@ -17,11 +17,13 @@ from msgspec import Struct
 
 from rollforge.errors import DataError, UsageError
 from rollforge.index import Index, SharedGroups, open_index
+from rollforge.records import PARAMS_KEY
 from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.steps.check import Report, check_run
 from rollforge.steps.metrics import compare_runs, summarize_index
 from rollforge.steps.profile import profile_index
 from rollforge.steps.report import (
+    LEFT_OUT,
     BenchFacts,
     CheckFacts,
     DatasetFacts,
@@ -37,6 +39,7 @@ from rollforge.steps.report import (
     SideInputs,
     facts_of,
     is_dataset,
+    is_unset,
     read_bins,
     report_comparison,
     report_dataset,
@@ -52,6 +55,9 @@ Texts = Literal["some", "none"]
 Kind = Literal["run", "runs", "dataset", "evaluation"]
 
 BENCH = "bench.json"
+
+PROMPTING = ("overrides", "verifier_options")
+"""Settings of a run that may hold words of a prompt, such as instructions or a judge's template."""
 
 MOST_DATASETS = 200
 """Most folders beside a run that are searched for datasets made from it."""
@@ -113,7 +119,7 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
         bins=bins,
         flips=flips_of(files),
         probe=_probe(manifest) if manifest else None,
-        manifest=_settings(manifest) if manifest else (),
+        manifest=_settings(manifest, with_texts=with_texts) if manifest else (),
         datasets=_datasets(files),
         model=str(manifest.config.get("model") or "") or None if manifest else None,
         with_texts=with_texts,
@@ -144,8 +150,8 @@ def _probe(manifest: Manifest) -> ProbeFacts | None:
     return None if probe.fingerprint and judged_by and probe.fingerprint != judged_by else probe
 
 
-def _settings(manifest: Manifest) -> list[tuple[str, str]]:
-    """The manifest's settings for the report; null and empty options are left out."""
+def _settings(manifest: Manifest, *, with_texts: bool) -> list[tuple[str, str]]:
+    """The manifest's settings for the report; null and empty options are left out, and prompts if texts are."""
     began = (
         datetime.fromtimestamp(manifest.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         if manifest.created
@@ -161,13 +167,27 @@ def _settings(manifest: Manifest) -> list[tuple[str, str]]:
         ("API", manifest.api or "–"),
     ]
     shown += [
-        (name, _text(value))
+        (name, _text(value if with_texts or name not in PROMPTING else _without_words(value)))
         for name, value in manifest.config.items()
-        if value not in (None, "", [], {}, False)
+        if not is_unset(value)
     ]
     return shown + [
-        (f"fingerprint: {name}", _text(value)) for name, value in manifest.fingerprint.items() if value
+        (
+            f"fingerprint: {name}",
+            _text(value if with_texts or not name.startswith(f"{PARAMS_KEY}.") else _without_words(value)),
+        )
+        for name, value in manifest.fingerprint.items()
+        if not is_unset(value)
     ]
+
+
+def _without_words(value: object) -> object:
+    """The value with every text in it left out."""
+    if isinstance(value, str):
+        return LEFT_OUT
+    if isinstance(value, dict):
+        return {name: _without_words(one) for name, one in value.items()}
+    return [_without_words(one) for one in value] if isinstance(value, list) else value
 
 
 def _text(value: object) -> str:

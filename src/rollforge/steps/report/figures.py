@@ -16,6 +16,9 @@ from rollforge.statistics import intervals
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.inputs import MetricsFacts
 
+LEFT_OUT = "…"
+"""In place of words that a report without texts leaves out."""
+
 BANDS = {
     "never solved": ("band-0", "too hard, or a broken verifier"),
     "hard": ("band-1", "up to ¼ solved"),
@@ -79,6 +82,11 @@ def share_and_interval(part: int, whole: int) -> tuple[str, str]:
         return "–", "–"
     low, high = intervals.wilson(part / whole, whole, intervals.normal_quantile(0.975))
     return percent(round(part / whole, 3)), f"{percent(round(low, 3))} … {percent(round(high, 3))}"
+
+
+def is_unset(value: object) -> bool:
+    """Whether a setting has no value to show; 0 is one."""
+    return value is None or value is False or value in ("", [], {})
 
 
 def slug(text: str) -> str:

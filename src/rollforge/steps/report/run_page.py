@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from rollforge.charts import MarkedStretch
@@ -12,15 +13,23 @@ from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import RunBins, Timeline
 from rollforge.steps.report.exemplars import Exemplars
 from rollforge.steps.report.figures import Figure, coverage, number
-from rollforge.steps.report.findings import Trust, finding_list, manifest_table, top, trust
+from rollforge.steps.report.findings import (
+    Trust,
+    condition_of,
+    finding_list,
+    manifest_table,
+    top,
+    trust,
+    without_quotes,
+)
 from rollforge.steps.report.inputs import (
     CheckFacts,
-    FindingFacts,
     FlipFacts,
     MetricsFacts,
     ProbeFacts,
     ProfileFacts,
     RecipeFacts,
+    SelectingFinding,
 )
 from rollforge.steps.report.money import money
 from rollforge.steps.report.operation_figures import (
@@ -84,7 +93,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     subtitle: str
     trust: Trust
     recipes: dict[str, RecipeFacts]
-    findings: Sequence[FindingFacts]
+    findings: Sequence[SelectingFinding]
     sections: Sequence[FigureSection]
     manifest: Sequence[tuple[str, str]]
 
@@ -102,7 +111,10 @@ def run_figures(index: Index, inputs: RunInputs) -> Overview:
         subtitle=_subtitle(inputs),
         trust=trust(inputs.check, inputs.metrics),
         recipes=inputs.check.recipes,
-        findings=inputs.check.findings,
+        findings=[
+            SelectingFinding(**msgspec.structs.asdict(one), condition=condition_of(one.where))
+            for one in inputs.check.findings
+        ],
         sections=[
             FigureSection(name=name, heading=heading, figures=[one for one in charts if one is not None])
             for name, heading, charts in sections
@@ -113,7 +125,8 @@ def run_figures(index: Index, inputs: RunInputs) -> Overview:
 
 def report_run(index: Index, inputs: RunInputs) -> bytes:
     """The report as one HTML file; the same run gives the same bytes."""
-    metrics, check = inputs.metrics, inputs.check
+    metrics = inputs.metrics
+    check = inputs.check if inputs.with_texts else without_quotes(inputs.check)
     exemplars = Exemplars(index, check.findings, with_texts=inputs.with_texts)
     subtitle = _subtitle(inputs)
     sections = [
