@@ -283,3 +283,14 @@ def test_lengths_in_a_dataset_say_how_many_answers_each_is_over(run: Path, tmp_p
     for name in ("pool_chars", "chosen_chars"):
         n = json.loads((tmp_path / "dpo" / "manifest.json").read_text())["statistics"][name]["n"]
         assert re.search(rf"{name.replace('_', ' ')}.*?, n = {n:,}\b", page, re.S)
+
+
+def test_what_lies_in_the_working_directory_has_its_folders_name(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rf.open_run(run).prepare("dpo", to="trl", out=tmp_path / "pairs", force=True)
+    for folder, name in ((run, run.name), (tmp_path / "pairs", "pairs")):
+        monkeypatch.chdir(folder)
+        page = read(write_report(["."], tmp_path / "r.html").path)
+        assert f"<title>rollforge report: {name}</title>" in page
+        assert f"{name}" in words(page)

@@ -45,6 +45,7 @@ from rollforge.steps.report import (
     report_dataset,
     report_evaluation,
     report_run,
+    title_of,
 )
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 from rollforge.store.outputs import refuse_output
@@ -227,12 +228,11 @@ def _dataset_manifest(path: Path) -> ManifestFacts | None:
 
 
 def _is_of(run: str, files: RunFiles, folder: Path, manifest: Path) -> bool:
-    """Whether an input that a dataset names as `run` is this run: as typed, or seen from a folder above the dataset."""
+    """Whether an input that a dataset names as `run` is this run, seen from a folder above the dataset."""
     named = RunFiles(run).rollouts
     if named.name != files.rollouts.name:
         return False
-    bases = [Path.cwd(), *manifest.parents[:5]]
-    return any((base / named).resolve().parent == folder for base in bases)
+    return any((base / named).resolve().parent == folder for base in manifest.parents[:5])
 
 
 def _comparison(paths: Sequence[str], verifier: str | None) -> bytes:
@@ -272,10 +272,11 @@ def _evaluation(path: Path) -> bytes | None:
     file = _bench_path(path)
     if file is None:
         return None
+    name = Path(title_of(str(path))).name
     try:
         data = read_whole(file)
         if file.name == BENCH:
-            return report_evaluation(path.name, decode_json(data, BenchFacts))
+            return report_evaluation(name, decode_json(data, BenchFacts))
         one = decode_json(data, EvaluationFacts)
     except UNREADABLE as error:
         raise DataError(
@@ -283,7 +284,7 @@ def _evaluation(path: Path) -> bytes | None:
             hint="give a run, a prepared dataset, or the JSON file of an eval or bench",
         ) from error
     logged = _logged(file.with_name(file.name.replace("_eval.json", "_metrics.jsonl")))
-    return report_evaluation(path.name, BenchFacts(models={one.model or "model": one}), logged)
+    return report_evaluation(name, BenchFacts(models={one.model or "model": one}), logged)
 
 
 def _logged(path: Path) -> list[LoggedStep]:

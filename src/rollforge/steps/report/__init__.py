@@ -10,7 +10,7 @@ from rollforge.steps.report.dataset_page import (
     report_dataset,
 )
 from rollforge.steps.report.evaluation_page import report_evaluation
-from rollforge.steps.report.figures import LEFT_OUT, is_unset
+from rollforge.steps.report.figures import LEFT_OUT, is_unset, title_of
 from rollforge.steps.report.inputs import (
     BenchFacts,
     CheckFacts,
@@ -57,4 +57,5 @@ __all__ = [
     "report_evaluation",
     "report_run",
     "run_figures",
+    "title_of",
 ]

@@ -17,7 +17,7 @@ from rollforge.json_shapes import RowJson
 from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.exemplars import turns
-from rollforge.steps.report.figures import Figure, is_unset, number
+from rollforge.steps.report.figures import Figure, is_unset, number, title_of
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
 from rollforge.steps.report.page import Section, command, document, figures, tiles
 from rollforge.store import UNREADABLE, parquet_file, reason_of
@@ -45,10 +45,11 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
     manifest = _read_manifest(folder)
     rows = sum(file.rows for file in manifest.files)
     title = f"{manifest.recipe} dataset for {manifest.to}"
+    name = Path(title_of(str(folder))).name
     head = join(
         [
             tag("h1", title),
-            tag("p", f"{folder.name}: {count_of(rows, 'row')} of kind {manifest.kind}", css="soft"),
+            tag("p", f"{name}: {count_of(rows, 'row')} of kind {manifest.kind}", css="soft"),
             _verdict(manifest),
         ]
     )
@@ -63,7 +64,7 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
         Section("lineage", "Where they come from", _lineage(manifest)),
         Section("made", "How it was made", _made(manifest)),
     ]
-    return document(f"rollforge report: {folder.name}", head, sections)
+    return document(f"rollforge report: {name}", head, sections)
 
 
 def _read_manifest(folder: Path) -> ManifestFacts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -76,6 +77,11 @@ def bin_condition(column: str, edges: Sequence[float], number: int) -> str:
     return f"{column} >= {edges[number]!r} AND {column} {below} {edges[number + 1]!r}"
 
 
+def within(condition: str, stage: str | None) -> str:
+    """The SQL condition, limited to the first stage of an adaptive run."""
+    return f"({condition}) AND ({stage})" if stage else condition
+
+
 def share_and_interval(part: int, whole: int) -> tuple[str, str]:
     """A share and its 95 % interval, in per cent."""
     if not whole:
@@ -87,6 +93,11 @@ def share_and_interval(part: int, whole: int) -> tuple[str, str]:
 def is_unset(value: object) -> bool:
     """Whether a setting has no value to show; 0 is one."""
     return value is None or value is False or value in ("", [], {})
+
+
+def title_of(path: str) -> str:
+    """A path as a heading: as typed, but the folder's own name for `.` and `..`."""
+    return path if Path(path).name not in ("", "..") else Path(path).resolve().name
 
 
 def slug(text: str) -> str:

@@ -31,19 +31,24 @@ from rollforge.steps.report.figures import (
     number,
     share_and_interval,
     slug,
+    within,
 )
 from rollforge.steps.report.inputs import FlipFacts, MetricsFacts, ProbeFacts, ProfileFacts
 
 
-def length_figure(bins: Sequence[LengthBin], metrics: MetricsFacts, profile: ProfileFacts) -> Figure | None:
-    """Chart: mean reward by answer length."""
+def length_figure(
+    bins: Sequence[LengthBin], metrics: MetricsFacts, profile: ProfileFacts, stage: str | None = None
+) -> Figure | None:
+    """Chart: mean reward by answer length; `stage` limits an adaptive run to its first stage."""
     if sum(one.mean is not None for one in bins) < 2:
         return None
     points = [
         Point(
             one.middle, one.mean, one.ci,
             title=f"{short(one.low)}–{short(one.high)} characters: {number(one.mean)} ({between(one.ci)}), n = {one.judged:,}",
-            where=f"answer_chars >= {one.low!r} AND answer_chars {'<=' if one is bins[-1] else '<'} {one.high!r}",
+            where=within(
+                f"answer_chars >= {one.low!r} AND answer_chars {'<=' if one is bins[-1] else '<'} {one.high!r}", stage
+            ),
         )
         for one in bins
     ]  # fmt: skip
@@ -193,7 +198,11 @@ def tokens_figure(tokens: TokenBins, metrics: MetricsFacts, profile: ProfileFact
             where=bin_condition("output_tokens", tokens.edges, bin_number))
         for bin_number, count in enumerate(tokens.counts)
     ]  # fmt: skip
-    missing = Bar(label="unknown", count=tokens.missing, css="unjudged") if tokens.missing else None
+    missing = (
+        Bar(label="unknown", count=tokens.missing, css="unjudged", where="output_tokens IS NULL")
+        if tokens.missing
+        else None
+    )
     per = profile.tokens_per_success
     speed = metrics.throughput
     words = [

@@ -12,7 +12,7 @@ from rollforge.index import Index
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import RunBins, Timeline
 from rollforge.steps.report.exemplars import Exemplars
-from rollforge.steps.report.figures import Figure, coverage, number
+from rollforge.steps.report.figures import Figure, coverage, number, title_of
 from rollforge.steps.report.findings import (
     Trust,
     condition_of,
@@ -101,7 +101,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 def run_figures(index: Index, inputs: RunInputs) -> Overview:
     """Verdict, findings and charts of a run's report, as data."""
     sections = (
-        ("rewards", "Rewards", _reward_charts(inputs)),
+        ("rewards", "Rewards", _reward_charts(index, inputs)),
         ("tasks", "Tasks", _task_charts(index, inputs)),
         ("time", "Over time", _time_charts(index, inputs)),
         ("verifier", "Verifier", _verifier_charts(inputs)),
@@ -131,16 +131,15 @@ def report_run(index: Index, inputs: RunInputs) -> bytes:
     subtitle = _subtitle(inputs)
     sections = [
         Section("findings", "Findings", finding_list(check, exemplars, inputs.run)),
-        Section("rewards", "Rewards", _rewards(inputs)),
+        Section("rewards", "Rewards", _rewards(index, inputs)),
         Section("tasks", "Tasks", _tasks(index, inputs)),
         Section("time", "Over time", _time(index, inputs)),
         Section("verifier", "Verifier", _verifier(inputs)),
         Section("cost", "Tokens, money and failures", _cost(inputs)),
         Section("made", "How it was made", _made(inputs)),
     ]
-    return document(
-        f"rollforge report: {inputs.run}", top(inputs.run, subtitle, check, metrics, inputs.run), sections
-    )
+    title = title_of(inputs.run)
+    return document(f"rollforge report: {title}", top(title, subtitle, check, metrics, inputs.run), sections)
 
 
 def _subtitle(inputs: RunInputs) -> str:
@@ -149,7 +148,7 @@ def _subtitle(inputs: RunInputs) -> str:
     return f"{coverage(inputs.metrics)}{by}" + (f", judged by {judge}" if judge else "")
 
 
-def _rewards(inputs: RunInputs) -> Html:
+def _rewards(index: Index, inputs: RunInputs) -> Html:
     metrics = inputs.metrics
     reward = metrics.fields["reward"]
     interval = (
@@ -163,7 +162,7 @@ def _rewards(inputs: RunInputs) -> Html:
         for name in _first_and_last(metrics)
     ]
     shown.append((f"{metrics.counts.unjudged:,}", "unjudged rollouts, in no mean"))
-    return join([_stage_note(inputs), tiles(shown), figures(_reward_charts(inputs))])
+    return join([_stage_note(inputs), tiles(shown), figures(_reward_charts(index, inputs))])
 
 
 def _stage_note(inputs: RunInputs) -> Html:
@@ -172,11 +171,12 @@ def _stage_note(inputs: RunInputs) -> Html:
     return join([tag("p", text, css="soft") for text in texts])
 
 
-def _reward_charts(inputs: RunInputs) -> list[Figure | None]:
+def _reward_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
+    stage = index.first_stage
     return [
-        reward_figure(inputs.metrics),
+        reward_figure(inputs.metrics, stage),
         at_k_figure(inputs.metrics),
-        length_figure(inputs.bins.lengths, inputs.metrics, inputs.profile),
+        length_figure(inputs.bins.lengths, inputs.metrics, inputs.profile, stage),
     ]
 
 
@@ -197,7 +197,7 @@ def _task_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
     return [
         difficulty_figure(inputs.metrics, inputs.profile, index.first_stage),
         signal_figure(inputs.metrics, inputs.profile),
-        strip_figure(inputs.metrics, strip) if strip else None,
+        strip_figure(inputs.metrics, strip, index.first_stage) if strip else None,
     ]
 
 
