@@ -12,13 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import rollforge as rf
-from rollforge.assembly.reports import write_report
+from rollforge.assembly.reports import run_inputs, write_report
 from rollforge.errors import UsageError
 from rollforge.index import open_index
-from rollforge.steps.report import read_bins
+from rollforge.steps.report import read_bins, report_run
+from rollforge.steps.report.compare_page import labels_of
+from rollforge.steps.report.inputs import FindingFacts, FindingLocation
 from rollforge.testing import Shape, healthy_run, sick_run
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import TEXTS
@@ -294,3 +297,65 @@ def test_what_lies_in_the_working_directory_has_its_folders_name(
         page = read(write_report(["."], tmp_path / "r.html").path)
         assert f"<title>rollforge report: {name}</title>" in page
         assert f"{name}" in words(page)
+
+
+@pytest.mark.parametrize("character", ["<", "&", "\u202e", "\x01"])
+def test_texts_whose_markup_is_longer_keep_a_report_below_two_megabytes(
+    tmp_path: Path, character: str
+) -> None:
+    """A hundred findings, each with five rollouts of characters that take up to twelve bytes."""
+    rows = [
+        make_rollout(task, sample, float(sample % 2), text=character * 20_000, prompt=character * 5_000)
+        for task in range(125)
+        for sample in range(4)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    findings = [
+        FindingFacts(
+            level="warning",
+            id=f"my-{number}",
+            area="collection",
+            text=character * 50_000,
+            where=[FindingLocation(task=number + 25 * part, rollout=number // 25) for part in range(5)],
+        )
+        for number in range(100)
+    ]
+    with open_index(tmp_path / "run") as index:
+        inputs = run_inputs(index)
+        check = msgspec.structs.replace(inputs.check, findings=findings)
+        page = report_run(index, msgspec.structs.replace(inputs, check=check))
+    assert 1_000_000 < len(page) < 2_000_000
+    assert b"more bytes are left out" in page
+
+
+def test_names_and_turns_without_end_keep_reports_below_two_megabytes(tmp_path: Path) -> None:
+    row = make_rollout(
+        0, 0, 0.5, agent="<" * 100_000, **{f"{'&' * 3000}{field}": field for field in range(200)}
+    )
+    silent = [{"type": "reasoning", "summary": []}] * 5_000
+    call = {"type": "function_call", "name": "<" * 20_000, "arguments": "{}", "call_id": "1"}
+    row["response"]["output"] = [call, *silent]
+    rows = [row | {"_ng_task_index": task, "reward": None} for task in range(30)]
+    for name in ("one", "two"):
+        write_rows(tmp_path / name / "rollouts.jsonl", rows)
+    for paths in (["one"], ["one", "two"]):
+        written = write_report([tmp_path / path for path in paths], tmp_path / "r.html")
+        assert written.bytes < 2_000_000
+
+
+def test_tasks_without_a_verdict_are_a_mark_of_their_own_in_a_comparison_too(
+    run: Path, tmp_path: Path
+) -> None:
+    rows = [make_rollout(task, sample, None) for task in range(20) for sample in range(2)]
+    write_rows(tmp_path / "null" / "rollouts.jsonl", rows)
+    page = words(read(write_report([run, tmp_path / "null"], tmp_path / "r.html").path))
+    assert "20 (100 %)  no reward yet" in page
+    assert "no estimate" in page
+
+
+def test_runs_are_named_without_the_folders_that_they_share() -> None:
+    assert labels_of(["/data/runs/a", "/data/runs/b"]) == ["a", "b"]
+    assert labels_of(["runs/a/x", "runs/b/x"]) == ["a/x", "b/x"]
+    assert labels_of(["runs/a", "runs/a"]) == ["a", "a"]
+    assert labels_of([".", "runs/a"]) == [".", "runs/a"]
+    assert labels_of(["/data/runs", "/data/runs/b"]) == ["runs", "runs/b"]

@@ -20,6 +20,15 @@ from rollforge.steps.report.inputs import MetricsFacts
 LEFT_OUT = "…"
 """In place of words that a report without texts leaves out."""
 
+MOST_LABEL = 200
+"""Longest name in a table; fields, agents and tools may have any."""
+
+MOST_SENTENCE = 500
+"""Longest sentence of a finding, and longest setting of a run, such as its instructions."""
+
+MOST_ROWS = 400
+"""Most rows of a table without a natural limit."""
+
 BANDS = {
     "never solved": ("band-0", "too hard, or a broken verifier"),
     "hard": ("band-1", "up to ¼ solved"),
@@ -88,6 +97,11 @@ def share_and_interval(part: int, whole: int) -> tuple[str, str]:
         return "–", "–"
     low, high = intervals.wilson(part / whole, whole, intervals.normal_quantile(0.975))
     return percent(round(part / whole, 3)), f"{percent(round(low, 3))} … {percent(round(high, 3))}"
+
+
+def cut(text: str, most: int = MOST_LABEL) -> str:
+    """A name or value of any length, cut off with a count of what is left out."""
+    return text if len(text) <= most else f"{text[:most]}{LEFT_OUT} ({len(text) - most:,} more characters)"
 
 
 def is_unset(value: object) -> bool:

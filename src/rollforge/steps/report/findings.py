@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.exemplars import Exemplars
-from rollforge.steps.report.figures import LEFT_OUT, between
+from rollforge.steps.report.figures import LEFT_OUT, MOST_ROWS, MOST_SENTENCE, between, cut
 from rollforge.steps.report.inputs import CheckFacts, FindingFacts, FindingLocation, MetricsFacts
 from rollforge.steps.report.page import command
 from rollforge.text_safety.markup import Html, join, table, tag
@@ -59,7 +59,7 @@ def trust(check: CheckFacts, metrics: MetricsFacts) -> Trust:
 
 def _why(findings: Sequence[FindingFacts]) -> str:
     more = f" ({len(findings) - 1} more below)" if len(findings) > 1 else ""
-    return f"{findings[0].id}: {findings[0].text}{more}"
+    return f"{findings[0].id}: {cut(findings[0].text, MOST_SENTENCE)}{more}"
 
 
 def top(title: str, subtitle: str, check: CheckFacts, metrics: MetricsFacts, run: str) -> Html:
@@ -81,7 +81,7 @@ def recipes(check: CheckFacts) -> Html:
                 "li",
                 tag("b", name),
                 tag("span", words, css=f"word {css}"),
-                tag("div", one.reason, css="soft"),
+                tag("div", cut(one.reason, MOST_SENTENCE), css="soft"),
             )
         )
     return tag("ul", *items, css="recipes", aria_label="fitness for each algorithm")
@@ -111,7 +111,7 @@ def next_steps(check: CheckFacts, run: str) -> Html:
 
 
 def _with_command(step: str) -> Html:
-    words, program, line = step.partition("rollforge ")
+    words, program, line = cut(step, MOST_SENTENCE).partition("rollforge ")
     return join([words, command(f"rollforge {line}")]) if program else join([step])
 
 
@@ -131,7 +131,8 @@ def _finding(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html:
     ]
     head = tag("h3", tag("span", words, css=f"word {css}"), " ", finding.id)
     facts = ", ".join(fact for fact in about if fact)
-    parts = [head, tag("p", finding.text), tag("p", facts, css="soft") if facts else None]
+    text = tag("p", cut(finding.text, MOST_SENTENCE))
+    parts = [head, text, tag("p", facts, css="soft") if facts else None]
     parts += [tag("p", _with_command(finding.next))] if finding.next else []
     return tag("div", *parts, _evidence(finding, exemplars, run), css="finding", id=f"finding-{finding.id}")
 
@@ -194,4 +195,5 @@ def _reworded(reason: str, reasons: dict[str, str]) -> str:
 
 def manifest_table(facts: Sequence[tuple[str, str]]) -> Html:
     """Table of how the run was made."""
-    return table(("setting", "value"), facts, numeric=False)
+    rows = [(cut(name), cut(value, MOST_SENTENCE)) for name, value in facts[:MOST_ROWS]]
+    return table(("setting", "value"), rows, numeric=False)

@@ -12,7 +12,7 @@ from rollforge.index import Index
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import RunBins, Timeline
 from rollforge.steps.report.exemplars import Exemplars
-from rollforge.steps.report.figures import Figure, coverage, number, title_of
+from rollforge.steps.report.figures import MOST_ROWS, Figure, coverage, cut, number, title_of
 from rollforge.steps.report.findings import (
     Trust,
     condition_of,
@@ -280,9 +280,10 @@ def _cost_charts(inputs: RunInputs) -> list[Figure | None]:
 
 
 def _cost(inputs: RunInputs) -> Html:
+    fields = {**inputs.metrics.fields, **inputs.metrics.facts}
     facts = [
         [
-            name,
+            cut(name),
             number(field.mean),
             f"{number(field.ci[0])} … {number(field.ci[1])}" if field.ci else "–",
             number(field.min),
@@ -290,8 +291,13 @@ def _cost(inputs: RunInputs) -> Html:
             f"{field.n:,}",
             f"{field.missing:,}",
         ]
-        for name, field in {**inputs.metrics.fields, **inputs.metrics.facts}.items()
+        for name, field in list(fields.items())[:MOST_ROWS]
     ]
+    label = (
+        f"all fields ({len(fields):,})"
+        if len(fields) <= MOST_ROWS
+        else f"{MOST_ROWS} of {len(fields):,} fields"
+    )
     numbers = table(("field", "mean", "95 % interval", "min", "max", "n", "missing"), facts)
     none = tag("p", "No rollout failed for good.", css="soft") if not inputs.metrics.failures else None
     return join(
@@ -299,7 +305,7 @@ def _cost(inputs: RunInputs) -> Html:
             money(inputs.metrics.cost),
             figures(_cost_charts(inputs)),
             none,
-            tag("details", tag("summary", f"all fields ({len(facts)})"), numbers),
+            tag("details", tag("summary", label), numbers),
         ]
     )
 
