@@ -19,9 +19,16 @@ import rollforge as rf
 from rollforge.assembly.reports import run_inputs, write_report
 from rollforge.errors import UsageError
 from rollforge.index import open_index
-from rollforge.steps.report import read_bins, report_run
+from rollforge.steps.report import (
+    BenchFacts,
+    EvaluationFacts,
+    LoggedStep,
+    read_bins,
+    report_evaluation,
+    report_run,
+)
 from rollforge.steps.report.compare_page import labels_of
-from rollforge.steps.report.inputs import FindingFacts, FindingLocation
+from rollforge.steps.report.inputs import AtKFacts, FindingFacts, FindingLocation, TasksetFacts
 from rollforge.testing import Shape, healthy_run, sick_run
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import TEXTS
@@ -359,3 +366,45 @@ def test_runs_are_named_without_the_folders_that_they_share() -> None:
     assert labels_of(["runs/a", "runs/a"]) == ["a", "a"]
     assert labels_of([".", "runs/a"]) == [".", "runs/a"]
     assert labels_of(["/data/runs", "/data/runs/b"]) == ["runs", "runs/b"]
+
+
+def _bench(*models: tuple[str, int], best: float = 0.75) -> BenchFacts:
+    values = {"mean@4": 0.5, "pass@4": 0.75, "best@4": best}
+    metrics = {
+        "reward": {name: AtKFacts(value=value, ci=[0.1, 0.9], tasks=60) for name, value in values.items()}
+    }
+    facts = TasksetFacts(tasks=60, runs=240, judged=230, coverage=230 / 240, metrics=metrics)
+    return BenchFacts(
+        models={
+            label: EvaluationFacts(model="m", step=step, k=4, tasksets={"math": facts})
+            for label, step in models
+        }
+    )
+
+
+def test_curves_are_over_steps_and_not_over_models() -> None:
+    logged = [LoggedStep(step=0, metrics={"eval/math/reward/mean@4": 0.25})]
+    assert "reward over steps" in report_evaluation("ev", _bench(("m", 100)), logged).decode()
+    assert "reward over steps" in report_evaluation("b", _bench(("step50", 50), ("step100", 100))).decode()
+    models = report_evaluation(
+        "b", _bench(("qwen", 1), ("llama", 2))
+    ).decode()  # no step in a label: positions
+    assert "over steps" not in models
+    assert "reward by model" in models
+
+
+def test_every_chart_of_an_evaluation_says_what_it_is_over() -> None:
+    page = report_evaluation("b", _bench(("step50", 50), ("step100", 100))).decode()
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert len(captions) == 2
+    for caption in captions:
+        assert "step50: 230 judged of 240 runs, coverage 95.83 %, 60 tasks" in caption
+        assert "95 % interval" in caption
+
+
+def test_no_curve_is_hidden_by_one_of_the_same_values() -> None:
+    """best@k of rewards 0 and 1 is pass@k."""
+    alike = report_evaluation("b", _bench(("step50", 50), ("step100", 100))).decode()
+    assert ">pass@4, best@4</text>" in alike
+    apart = report_evaluation("b", _bench(("step50", 50), ("step100", 100), best=0.8)).decode()
+    assert ">pass@4</text>" in apart and ">best@4</text>" in apart
