@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from aiohttp import ClientSession, CookieJar, TCPConnector
+from aiohttp import ClientSession, CookieJar, DummyCookieJar, TCPConnector, web
 from aiohttp.test_utils import TestServer
 
 import rollforge as rf
@@ -95,6 +96,49 @@ async def test_a_forwarded_port_is_fine(site: tuple[ClientSession, str]) -> None
     session, base = site
     async with session.get(f"{base}/api/runs", headers={"Host": "localhost:9999"}) as answer:
         assert answer.status == 200
+
+
+async def test_a_proxy_of_a_known_name_reaches_the_page(run: Path, tmp_path: Path) -> None:
+    """A JupyterHub cuts its prefix off the path and passes on the browser's headers."""
+    shutil.copytree(run, tmp_path / "run")
+    guard = Guard(TOKEN, port=1, proxy_hosts=["Hub.example"])
+    server = TestServer(make_app([Book(str(tmp_path / "run"))], guard))
+    prefix = "/user/me/proxy/8801"
+
+    async def forward(request: web.Request) -> web.Response:
+        path = request.raw_path.removeprefix(prefix)
+        sent = {"headers": {**request.headers, "Host": "hub.example"}, "data": await request.read()}
+        async with outside.request(
+            request.method, f"http://127.0.0.1:{server.port}{path}", allow_redirects=False, **sent
+        ) as answer:
+            kept = {
+                name: answer.headers[name] for name in ("Location", "Set-Cookie") if name in answer.headers
+            }
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+
+    app = web.Application()
+    app.router.add_route("*", f"{prefix}/{{rest:.*}}", forward)
+    hub = TestServer(app)
+    await server.start_server()
+    await hub.start_server()
+    outside = ClientSession(cookie_jar=DummyCookieJar(), connector=TCPConnector(force_close=True))
+    async with outside, ClientSession(cookie_jar=CookieJar(unsafe=True)) as browser:
+        base = f"http://127.0.0.1:{hub.port}{prefix}/"
+        async with browser.get(f"{base}?token={TOKEN}") as answer:
+            assert answer.status == 200 and str(answer.url) == base
+        async with browser.get(f"{base}api/rollouts?run=0&count=1") as answer:
+            assert answer.status == 200
+        label = {"task": 0, "rollout": 0, "label": "agree", "reward": 1.0, "queue": "random"}
+        headers = {"X-Rollforge": "1", "Origin": "https://hub.example"}
+        async with browser.post(f"{base}api/label?run=0", json=label, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+        async with outside.get(
+            f"http://127.0.0.1:{server.port}/", headers={"Host": "evil.example"}
+        ) as answer:
+            assert answer.status == 400
+            assert "--proxy-host" in await answer.text()
+    await hub.close()
+    await server.close()
 
 
 @pytest.mark.parametrize(

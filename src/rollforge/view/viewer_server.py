@@ -54,6 +54,8 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """0 takes a free one."""
     token: str | None = None
     verifier: str | None = None
+    proxy_hosts: tuple[str, ...] = ()
+    """Names under which a proxy serves this page to browsers."""
 
     def check(self) -> None:
         """Refuse an address reachable from other machines without a user-chosen token."""
@@ -387,7 +389,9 @@ async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
         datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
         opened.pop_all()
     token = options.token or secrets.token_urlsafe(24)
-    guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
+    guard = Guard(
+        token, port=options.port, is_loopback=is_loopback(options.host), proxy_hosts=options.proxy_hosts
+    )
     runner = web.AppRunner(
         make_app(books, guard, datasets), access_log=None, logger=quiet_logger(), max_line_size=MOST_LINE
     )

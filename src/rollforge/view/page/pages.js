@@ -38,9 +38,15 @@ export async function findings(main, state) {
   show(
     main,
     found.findings.length ? null : el("p", { class: "soft" }, "The checks found nothing to report."),
-    found.findings.map((one) => el("section", { class: "finding" }, el("h3", {}, el("span", { class: `word ${one.level}` }, LEVELS[one.level]), " ", one.id), el("p", {}, one.text), one.next ? el("p", {}, el("code", {}, one.next)) : null, places(one))),
+    found.findings.map((one) => el("section", { class: "finding" }, el("h3", {}, el("span", { class: `word ${one.level}` }, LEVELS[one.level]), " ", one.id), el("p", {}, one.text), one.next ? el("p", {}, step(one.next)) : null, places(one))),
   );
   return {};
+}
+
+/** A next step: its words, and its command as one to paste. */
+function step(text) {
+  const start = text.indexOf("rollforge ");
+  return start < 0 ? text : [text.slice(0, start), el("code", {}, text.slice(start))];
 }
 
 /** A list beside a reader. */
@@ -222,9 +228,13 @@ export async function compare(main, state, { runs }) {
     : el("p", { class: "soft" }, "One verifier judged this run."));
   for (let other = 0; other < runs.length; other += 1) {
     if (other === run) continue;
-    const found = await ask("compare", { run, with: other });
+    parts.push(el("h2", {}, `${runs[run].name} against ${runs[other].name}`));
+    const found = await ask("compare", { run, with: other }).catch((error) => error);
+    if (found instanceof Error) { // such as no task in common; the other runs may have some
+      parts.push(el("p", { class: "soft" }, found.message));
+      continue;
+    }
     parts.push(
-      el("h2", {}, `${runs[run].name} against ${runs[other].name}`),
       el("p", { class: "verdict" }, found.verdict),
       table(["field", runs[run].name, runs[other].name, "difference", "95 % interval", "tasks"], Object.entries(found.fields).map(([name, one]) => [name, number(one.value), number(one.against), number(one.difference), one.ci ? `${number(one.ci[0])} … ${number(one.ci[1])}` : "–", one.tasks])),
       el("h3", {}, found.differing.length ? "Tasks whose mean reward differs, most first" : "No task's mean reward differs"),
@@ -374,7 +384,7 @@ export async function label(main, state) {
     const said = (name, one) => (one.ci ? `${name} ${percent(one.value)} (${percent(one.ci[0])} … ${percent(one.ci[1])})` : null);
     const known = [said("error rate", error), said("precision", rates.precision), said("recall", rates.recall)].filter(Boolean);
     const measured = known.length ? `the verifier's ${known.join(", ")}; 95 % intervals, clustered by task` : `rates come with ${rates.random ? "more" : "the first 20"} labels drawn at random`;
-    show(left, `${number(rates.labels)} labels, ${number(rates.random)} of them drawn at random: ${measured}`);
+    show(left, `${number(rates.labels)} ${rates.labels === 1 ? "label" : "labels"}, ${number(rates.random)} drawn at random: ${measured}`);
   };
   const act = async (opinion) => {
     if (!reader.one) return;
