@@ -35,6 +35,7 @@ VALUES = (
     (".*", r".*run\.line\[.*|number|passed", "3"), (".*", r"int\(run\.task.*|first\.task|.*_some_tasks.*", "1"),
     (".*", r".*range\.low|low|.*\.min\(\)", "0"), (".*", r"high|.*\.max\(\)|_success\(run\)|size", "1"),
     (".*", "column", "is_truncated"), (".*", r".*suspect_condition.*|among", "reward = 0"), (".*", ".*answer_hash.*", "17"),
+    ("report/findings", r"shlex\.quote\(selected\)", "'(task, rollout) IN ((0, 1), (2, 3))'"), ("report/findings", "MOST_READ", "100"),
     # names
     (".*", r".*[vV]erifier.*|shlex\.quote\(name\)", "exact"), (".*", r"_counting\(run\)", "recorded"),
     (".*", r"recipe|best|manifest\.recipe", "dpo"), (".*", r"self\.family", "verifiers"), (".*", r"EXAMPLES\[0\]", "improve"),

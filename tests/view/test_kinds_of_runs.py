@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rollforge as rf
 from rollforge.assembly.reports import write_report
+from rollforge.index import open_index
+from rollforge.testing import sick_run
 from rollforge.view.book import Book, Group
 from rollforge.view.viewer_server import draw_overview
 from tests.builders import write_rows
@@ -116,3 +121,41 @@ def test_every_sequence_and_what_the_program_printed_can_be_read(tmp_path: Path)
         ("exit code 3", ""),
     ]
     book.close()
+
+
+@pytest.mark.parametrize("name", ["goal", "merged", "sharded", "lost"])
+def test_every_mark_of_a_chart_selects_the_rollouts_that_it_counts(folder: Path, name: str) -> None:
+    """Also in an adaptive run, whose charts are over the first stage."""
+    if name == "lost":
+        sick_run("rollouts-lost", seed=2).write(folder / name)
+    drawn = json.loads(draw_overview(str(folder / name), None))
+    figures = {one["name"]: one for section in drawn["sections"] for one in section["figures"]}
+    counted = {  # chart → what the number in a tooltip counts
+        "reward": (r": ([\d,]+) \(", "count(*)"),
+        "length": (r"n = ([\d,]+)$", "count(reward)"),
+        "difficulty": (r": ([\d,]+) tasks", "count(DISTINCT task)"),
+        "strip": (r"([\d,]+) judged", "count(reward)"),
+        "time-reward": (r"([\d,]+) started", "count(*)"),
+        "tokens": (r": ([\d,]+) \(", "count(*)"),
+    }
+    checked = 0
+    with open_index(folder / name) as index:
+        for chart, (pattern, counts) in counted.items():
+            for mark in figures[chart]["scene"]["marks"]:
+                if not mark.get("where"):
+                    continue
+                number = re.search(pattern, mark["title"])
+                assert number, mark["title"]
+                table = index.select(f"SELECT {counts} FROM rollouts WHERE {index.checked(mark['where'])}")
+                without = int(
+                    (re.search(r", ([\d,]+) of them no rollout", _note(figures[chart], mark)) or [0, 0])[1]
+                )
+                assert table.column(0)[0].as_py() == int(number[1].replace(",", "")) - without, mark
+                checked += 1
+    assert checked > 20
+
+
+def _note(figure: dict[str, Any], mark: dict[str, Any]) -> str:
+    """The last cell of the row of the chart's table that a mark stands for."""
+    label = mark["title"].partition(":")[0]
+    return next((row[-1] for row in figure["rows"] if row[0] == label), "")

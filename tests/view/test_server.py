@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from aiohttp import ClientSession, CookieJar, TCPConnector
+from aiohttp import ClientSession, CookieJar, DummyCookieJar, TCPConnector, web
 from aiohttp.test_utils import TestServer
 
 import rollforge as rf
@@ -19,13 +21,15 @@ from rollforge.errors import UsageError
 from rollforge.index import open_index
 from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
 from rollforge.steps.metrics import differing_tasks
-from rollforge.testing import Shape, healthy_run
+from rollforge.testing import Shape, healthy_run, sick_run
 from rollforge.text_safety.visible import visible
-from rollforge.view import ViewOptions, make_app
+from rollforge.view import ViewOptions, make_app, serve
 from rollforge.view.book import MOST_ROWS, Book
+from rollforge.view.dataset import DatasetBook
 from rollforge.view.guard import Guard
 from rollforge.view.opened import MOST_FIRST, PIECE
 from rollforge.view.suspects import PointedLocation, PointingFinding
+from rollforge.view.viewer_server import MOST_FLIPS, draw_overview
 from tests.builders import make_rollout, write_rows
 
 TOKEN = "a-token-for-tests"
@@ -92,6 +96,49 @@ async def test_a_forwarded_port_is_fine(site: tuple[ClientSession, str]) -> None
     session, base = site
     async with session.get(f"{base}/api/runs", headers={"Host": "localhost:9999"}) as answer:
         assert answer.status == 200
+
+
+async def test_a_proxy_of_a_known_name_reaches_the_page(run: Path, tmp_path: Path) -> None:
+    """A JupyterHub cuts its prefix off the path and passes on the browser's headers."""
+    shutil.copytree(run, tmp_path / "run")
+    guard = Guard(TOKEN, port=1, proxy_hosts=["Hub.example"])
+    server = TestServer(make_app([Book(str(tmp_path / "run"))], guard))
+    prefix = "/user/me/proxy/8801"
+
+    async def forward(request: web.Request) -> web.Response:
+        path = request.raw_path.removeprefix(prefix)
+        sent = {"headers": {**request.headers, "Host": "hub.example"}, "data": await request.read()}
+        async with outside.request(
+            request.method, f"http://127.0.0.1:{server.port}{path}", allow_redirects=False, **sent
+        ) as answer:
+            kept = {
+                name: answer.headers[name] for name in ("Location", "Set-Cookie") if name in answer.headers
+            }
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+
+    app = web.Application()
+    app.router.add_route("*", f"{prefix}/{{rest:.*}}", forward)
+    hub = TestServer(app)
+    await server.start_server()
+    await hub.start_server()
+    outside = ClientSession(cookie_jar=DummyCookieJar(), connector=TCPConnector(force_close=True))
+    async with outside, ClientSession(cookie_jar=CookieJar(unsafe=True)) as browser:
+        base = f"http://127.0.0.1:{hub.port}{prefix}/"
+        async with browser.get(f"{base}?token={TOKEN}") as answer:
+            assert answer.status == 200 and str(answer.url) == base
+        async with browser.get(f"{base}api/rollouts?run=0&count=1") as answer:
+            assert answer.status == 200
+        label = {"task": 0, "rollout": 0, "label": "agree", "reward": 1.0, "queue": "random"}
+        headers = {"X-Rollforge": "1", "Origin": "https://hub.example"}
+        async with browser.post(f"{base}api/label?run=0", json=label, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+        async with outside.get(
+            f"http://127.0.0.1:{server.port}/", headers={"Host": "evil.example"}
+        ) as answer:
+            assert answer.status == 400
+            assert "--proxy-host" in await answer.text()
+    await hub.close()
+    await server.close()
 
 
 @pytest.mark.parametrize(
@@ -462,4 +509,93 @@ async def test_what_is_suspicious_is_what_show_finds(tmp_path: Path) -> None:
     ).to_pylist()
     assert [(one.row, one.score) for one in listed] == [(one["row"], one["score"]) for one in by_sql]
     assert listed[0].why[0] == "the same answer earned another reward in this task"
+    book.close()
+
+
+async def test_findings_select_the_rollouts_they_point_at(tmp_path: Path) -> None:
+    sick_run("breaks-halfway", seed=2).write(tmp_path / "run")
+    book = Book(str(tmp_path / "run"))
+    drawn = json.loads(draw_overview(str(tmp_path / "run"), None))
+    stretch = next(one for one in drawn["findings"] if one["where"] and one["where"][0]["first_line"])
+    first, last = stretch["where"][0]["first_line"], stretch["where"][0]["last_line"]
+    assert book.page([], stretch["condition"], "", 0, 1).total == last - first + 1
+    for finding in drawn["findings"]:
+        assert bool(finding["condition"]) == bool(finding["where"])
+        if finding["condition"]:
+            assert len(book.order(finding["condition"])) > 0
+    book.close()
+
+
+async def test_flips_of_two_verifiers_are_counted_judged_and_listed(tmp_path: Path) -> None:
+    """Also hundreds of them: the list is a filter in an address."""
+    run = tmp_path / "run"
+    keys = [(1_000_000 + task, sample) for task in range(300) for sample in range(2)]
+    write_rows(run / "rollouts.jsonl", [make_rollout(task, sample, 0.0) for task, sample in keys])
+    rewards = {"strict": 0.0, "kind": 1.0, "odd": 0.25}
+    write_rows(
+        run / "rollouts_verdicts.jsonl",
+        [
+            {"_ng_task_index": task, "_ng_rollout_index": sample, "reward": reward, "verifier": name}
+            for name, reward in rewards.items()
+            for task, sample in keys
+        ],
+    )
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(ViewOptions(runs=(str(run),)), address.set_result))
+    try:
+        base, _, token = (await asyncio.wait_for(address, 60)).partition("?")
+        async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
+            await session.get(f"{base}?{token}")
+
+            async def answer(path: str, **query: str) -> Any:
+                async with session.get(f"{base}api/{path}", params={"run": "0"} | query) as one:
+                    assert one.status == 200, await one.text()
+                    return await one.json()
+
+            tables = {one["b"]: one for one in (await answer("compare"))["flips"]}
+            assert tables["kind"]["up"] == tables["odd"]["changed"] == 600
+            assert tables["kind"]["verdict"].startswith("kind rewards more: kind − strict +1.000")
+            assert "95 % interval" in tables["odd"]["verdict"]
+            for name, kind in (("kind", "0→1"), ("odd", "changed")):
+                found = await answer("flips", a="strict", b=name, kind=kind)
+                page = await answer("rollouts", where=found["condition"])
+                assert page["total"] == MOST_FLIPS
+            nothing = await answer("flips", a="strict", b="kind", kind="1→0")
+            assert (await answer("rollouts", where=nothing["condition"]))["total"] == 0
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def _run_of(folder: Path, seed: int) -> Path:
+    healthy_run(Shape(tasks=30, samples=4), seed=seed).write(folder)
+    return folder
+
+
+def test_siblings_of_a_row_are_those_of_its_own_run(tmp_path: Path) -> None:
+    """Two runs have tasks of the same numbers, in folders of the same name."""
+    runs = [_run_of(tmp_path / "one" / "math", 3), _run_of(tmp_path / "two" / "math", 4)]
+    rf.open_run(runs).prepare("kto", to="trl", out=tmp_path / "kto", force=True)
+    books = [Book(str(run)) for run in runs]
+    dataset = DatasetBook(str(tmp_path / "kto"))
+    lineage = pq.read_table(tmp_path / "kto" / "lineage.parquet").to_pylist()
+    for number in (0, len(lineage) - 1):
+        opened = dataset.open(number, books)
+        origin = opened.row.origins[0]
+        own = [one for one in lineage if one["run"] == origin.run and one["task"] == origin.task]
+        assert {sibling.run for sibling in opened.siblings} == {[str(run) for run in runs].index(origin.run)}
+        used = [name for sibling in opened.siblings for _, name in sibling.used_in]
+        assert sorted(used) == sorted(f"{one['file']}:{one['line']}" for one in own)
+    for book in books:
+        book.close()
+
+
+def test_all_samples_behind_a_prompt_are_in_its_row(tmp_path: Path) -> None:
+    run = _run_of(tmp_path / "run", 3)
+    rf.open_run(run).prepare("grpo", to="trl", out=tmp_path / "grpo", force=True)
+    book, dataset = Book(str(run)), DatasetBook(str(tmp_path / "grpo"))
+    opened = dataset.open(0, [book])
+    kept = [one for one in opened.siblings if one.fate is None]
+    assert len(kept) > 1
+    assert all(one.used_in == [(0, "train.jsonl:1")] for one in kept)
     book.close()

@@ -17,11 +17,13 @@ from msgspec import Struct
 
 from rollforge.errors import DataError, UsageError
 from rollforge.index import Index, SharedGroups, open_index
+from rollforge.records import PARAMS_KEY
 from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.steps.check import Report, check_run
 from rollforge.steps.metrics import compare_runs, summarize_index
 from rollforge.steps.profile import profile_index
 from rollforge.steps.report import (
+    LEFT_OUT,
     BenchFacts,
     CheckFacts,
     DatasetFacts,
@@ -37,11 +39,13 @@ from rollforge.steps.report import (
     SideInputs,
     facts_of,
     is_dataset,
+    is_unset,
     read_bins,
     report_comparison,
     report_dataset,
     report_evaluation,
     report_run,
+    title_of,
 )
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 from rollforge.store.outputs import refuse_output
@@ -52,6 +56,9 @@ Texts = Literal["some", "none"]
 Kind = Literal["run", "runs", "dataset", "evaluation"]
 
 BENCH = "bench.json"
+
+PROMPTING = ("overrides", "verifier_options")
+"""Settings of a run that may hold words of a prompt, such as instructions or a judge's template."""
 
 MOST_DATASETS = 200
 """Most folders beside a run that are searched for datasets made from it."""
@@ -113,7 +120,7 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
         bins=bins,
         flips=flips_of(files),
         probe=_probe(manifest) if manifest else None,
-        manifest=_settings(manifest) if manifest else (),
+        manifest=_settings(manifest, with_texts=with_texts) if manifest else (),
         datasets=_datasets(files),
         model=str(manifest.config.get("model") or "") or None if manifest else None,
         with_texts=with_texts,
@@ -144,8 +151,8 @@ def _probe(manifest: Manifest) -> ProbeFacts | None:
     return None if probe.fingerprint and judged_by and probe.fingerprint != judged_by else probe
 
 
-def _settings(manifest: Manifest) -> list[tuple[str, str]]:
-    """The manifest's settings for the report; null and empty options are left out."""
+def _settings(manifest: Manifest, *, with_texts: bool) -> list[tuple[str, str]]:
+    """The manifest's settings for the report; null and empty options are left out, and prompts if texts are."""
     began = (
         datetime.fromtimestamp(manifest.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         if manifest.created
@@ -161,13 +168,27 @@ def _settings(manifest: Manifest) -> list[tuple[str, str]]:
         ("API", manifest.api or "–"),
     ]
     shown += [
-        (name, _text(value))
+        (name, _text(value if with_texts or name not in PROMPTING else _without_words(value)))
         for name, value in manifest.config.items()
-        if value not in (None, "", [], {}, False)
+        if not is_unset(value)
     ]
     return shown + [
-        (f"fingerprint: {name}", _text(value)) for name, value in manifest.fingerprint.items() if value
+        (
+            f"fingerprint: {name}",
+            _text(value if with_texts or not name.startswith(f"{PARAMS_KEY}.") else _without_words(value)),
+        )
+        for name, value in manifest.fingerprint.items()
+        if not is_unset(value)
     ]
+
+
+def _without_words(value: object) -> object:
+    """The value with every text in it left out."""
+    if isinstance(value, str):
+        return LEFT_OUT
+    if isinstance(value, dict):
+        return {name: _without_words(one) for name, one in value.items()}
+    return [_without_words(one) for one in value] if isinstance(value, list) else value
 
 
 def _text(value: object) -> str:
@@ -207,12 +228,11 @@ def _dataset_manifest(path: Path) -> ManifestFacts | None:
 
 
 def _is_of(run: str, files: RunFiles, folder: Path, manifest: Path) -> bool:
-    """Whether an input that a dataset names as `run` is this run: as typed, or seen from a folder above the dataset."""
+    """Whether an input that a dataset names as `run` is this run, seen from a folder above the dataset."""
     named = RunFiles(run).rollouts
     if named.name != files.rollouts.name:
         return False
-    bases = [Path.cwd(), *manifest.parents[:5]]
-    return any((base / named).resolve().parent == folder for base in bases)
+    return any((base / named).resolve().parent == folder for base in manifest.parents[:5])
 
 
 def _comparison(paths: Sequence[str], verifier: str | None) -> bytes:
@@ -252,10 +272,11 @@ def _evaluation(path: Path) -> bytes | None:
     file = _bench_path(path)
     if file is None:
         return None
+    name = Path(title_of(str(path))).name
     try:
         data = read_whole(file)
         if file.name == BENCH:
-            return report_evaluation(path.name, decode_json(data, BenchFacts))
+            return report_evaluation(name, decode_json(data, BenchFacts))
         one = decode_json(data, EvaluationFacts)
     except UNREADABLE as error:
         raise DataError(
@@ -263,7 +284,7 @@ def _evaluation(path: Path) -> bytes | None:
             hint="give a run, a prepared dataset, or the JSON file of an eval or bench",
         ) from error
     logged = _logged(file.with_name(file.name.replace("_eval.json", "_metrics.jsonl")))
-    return report_evaluation(path.name, BenchFacts(models={one.model or "model": one}), logged)
+    return report_evaluation(name, BenchFacts(models={one.model or "model": one}), logged)
 
 
 def _logged(path: Path) -> list[LoggedStep]:

@@ -43,9 +43,10 @@ def unused_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
         else ": the chat template may leave them out"
     )
     names = Counter(name for position in offered for name in samples[position].tools or ())
+    common = [name for name, _ in names.most_common(3)]
     yield Finding(
         level="error" if is_unseen else "warning",
-        text=f"none of {run.n:,} rollouts calls a tool, although {', '.join(name for name, _ in names.most_common(3))} "
+        text=f"none of {run.n:,} rollouts calls a tool, although {', '.join(common)} "
         f"{'were' if len(names) > 1 else 'was'} offered{why}",
         value=0.0,
         threshold=limits["min_rollouts"],
@@ -53,6 +54,7 @@ def unused_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
         interval=estimate.interval,
         where=run.lines(run.spread[offered]),
         next="ask the server for its rendered prompt, or use a model whose chat template knows tools",
+        quotes=common,
     )
 
 

@@ -289,4 +289,5 @@ def unknown_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
         interval=estimate.interval,
         where=run.lines(drawn[unknown]),
         next=f'compare tools and calls: rollforge show {run.name} --where "tool_calls > 0" --limit 5',
+        quotes=names[:3],
     )

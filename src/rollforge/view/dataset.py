@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ class Sibling(Struct, frozen=True, kw_only=True):
     row: int
     rollout: int
     reward: float | None
-    used_in: list[int]
-    """Dataset rows that use it."""
+    used_in: list[tuple[int, str]]
+    """Dataset rows that use it, as (position, FILE:LINE)."""
     fate: str | None
     """Why no row uses it."""
 
@@ -110,18 +111,27 @@ class DatasetBook:
     def _siblings(self, row: DatasetRow, books: Sequence[Book]) -> list[Sibling]:
         """Samples of the row's task, each with the dataset rows that use it."""
         origin = row.origins[0]
-        number = next((number for number, book in enumerate(books) if _is_run(book, origin.run)), None)
+        number = _book_of(books, origin.run)
         if number is None or origin.task is None:
             return []
-        used: dict[int, list[int]] = {}
+        used: dict[int, list[tuple[int, str]]] = {}
         for prefix in ("", "rejected_"):
             if f"{prefix}task" not in self._lineage.column_names:
                 continue
             tasks = ints(self._lineage.column(f"{prefix}task"), -1)
-            rollouts = self._lineage.column(f"{prefix}rollout").to_pylist()
             for position in (tasks == origin.task).nonzero()[0].tolist():
-                used.setdefault(rollouts[position], []).append(position)
+                one = self._lineage.slice(position, 1).to_pylist()[0]
+                if one[f"{prefix}run"] == origin.run:  # tasks of several runs have the same numbers
+                    row = position, f"{one['file']}:{one['line']}"
+                    used.setdefault(one[f"{prefix}rollout"], []).append(row)
         fates = self._fates(origin)
+        of_task = sorted({row for rows in used.values() for row in rows})
+
+        def rows_of(rollout: int) -> list[tuple[int, str]]:
+            if self.manifest.kind == "prompt" and rollout not in fates:
+                return of_task  # a prompt's row is made from all samples that were kept
+            return used.get(rollout, [])
+
         samples = books[number].index.select(
             f"SELECT row, rollout, reward FROM rollouts WHERE task = {origin.task} ORDER BY rollout, row"
         )
@@ -131,8 +141,8 @@ class DatasetBook:
                 row=one["row"],
                 rollout=one["rollout"],
                 reward=plain(one["reward"]),
-                used_in=used.get(one["rollout"], []),
-                fate=None if one["rollout"] in used else fates.get(one["rollout"]),
+                used_in=rows_of(one["rollout"]),
+                fate=None if rows_of(one["rollout"]) else fates.get(one["rollout"]),
             )
             for one in samples.to_pylist()
         ]
@@ -149,9 +159,20 @@ class DatasetBook:
         return {one["rollout"]: visible(one["fate"]) for one in table.to_pylist() if one["run"] == origin.run}
 
 
-def _is_run(book: Book, named: str) -> bool:
-    """Whether a dataset's name for a run refers to this one: their last folder names are equal."""
-    return Path(named).name == Path(book.name).name or Path(named).resolve() == Path(book.name).resolve()
+def _book_of(books: Sequence[Book], named: str) -> int | None:
+    """The open run that a dataset calls `named`: the one at this path, else the one whose path ends alike in most folders."""
+    paths = [Path(book.name).resolve() for book in books]
+    if Path(named).resolve() in paths:
+        return paths.index(Path(named).resolve())
+    alike = [_shared_ending(path, Path(named)) for path in paths]
+    most = max(alike, default=0)
+    return alike.index(most) if most and alike.count(most) == 1 else None
+
+
+def _shared_ending(one: Path, other: Path) -> int:
+    """Number of equal path parts, counted from the end."""
+    pairs = zip(reversed(one.parts), reversed(other.parts), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _row(number: int, one: dict[str, Any]) -> DatasetRow:

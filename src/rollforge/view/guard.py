@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from aiohttp import web
 
@@ -36,9 +36,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Guard:
     """The access rules as aiohttp middleware."""
 
-    def __init__(self, token: str, *, port: int, is_loopback: bool = True) -> None:
+    def __init__(
+        self, token: str, *, port: int, is_loopback: bool = True, proxy_hosts: Collection[str] = ()
+    ) -> None:
         self._token = token
         self._is_loopback = is_loopback
+        self._proxy_hosts = {name.lower() for name in proxy_hosts}
+        """Names of the proxies that pass on requests with their own Host, such as a JupyterHub."""
         self._cookie = f"rollforge-{port}-{secrets.token_hex(4)}"
         """Cookie name with the port, because cookies are shared between ports of a host, and two viewers must not collide."""
 
@@ -61,9 +65,12 @@ class Guard:
         return response
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        if self._is_loopback and not LOOPBACK.match(request.headers.get("Host", "")):
+        host = request.headers.get("Host", "")
+        if self._is_loopback and not LOOPBACK.match(host) and not self._is_proxy(host):
             return web.Response(
-                status=400, text="this server answers to localhost, 127.0.0.1 and [::1] only\n"
+                status=400,
+                text="this server answers to localhost, 127.0.0.1 and [::1] only; behind a proxy of another name, "
+                "such as a JupyterHub, start it with --proxy-host NAME\n",
             )
         origin = request.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
@@ -77,6 +84,9 @@ class Guard:
                     status=403, text=f"writes are POST with JSON and the header {WRITE_HEADER}\n"
                 )
         return None
+
+    def _is_proxy(self, host: str) -> bool:
+        return host.lower().partition(":")[0] in self._proxy_hosts
 
     def _is_known(self, token: str | None) -> bool:
         return token is not None and hmac.compare_digest(token.encode(), self._token.encode())

@@ -23,7 +23,7 @@ from rollforge.review.labels import Label, LabelFile, label_rates
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.runtime.web_guard import is_loopback, quiet_logger
 from rollforge.steps.metrics import compare_runs, differing_tasks
-from rollforge.steps.report import is_dataset, run_figures
+from rollforge.steps.report import flip_verdict, is_dataset, run_figures
 from rollforge.steps.status import read_status
 from rollforge.steps.verify import flip_keys
 from rollforge.store.reading import UNREADABLE
@@ -37,7 +37,10 @@ DEADLINE_S = 20.0
 
 PAGE_FILES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MOST_BODY = 64 << 10
+MOST_LINE = 64 << 10
+"""Longest request line in bytes: a filter may name hundreds of rollouts."""
 MOST_FLIPS = 500
+"""Most flips in a list to read."""
 
 T = TypeVar("T")
 
@@ -51,6 +54,8 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
     """0 takes a free one."""
     token: str | None = None
     verifier: str | None = None
+    proxy_hosts: tuple[str, ...] = ()
+    """Names under which a proxy serves this page to browsers."""
 
     def check(self) -> None:
         """Refuse an address reachable from other machines without a user-chosen token."""
@@ -210,17 +215,18 @@ class Server:
                 return {**comparison, "differing": differing_tasks(book.index, other.index)}
 
             return _json(await self._ask(book, both, deadline_s=10 * DEADLINE_S))
+        tables = await self._ask(book, lambda: flips_of(book.files), deadline_s=10 * DEADLINE_S)
         return _json(
-            {"flips": await self._ask(book, lambda: flips_of(book.files), deadline_s=10 * DEADLINE_S)}
+            {"flips": [{**msgspec.to_builtins(one), "verdict": flip_verdict(one)} for one in tables]}
         )
 
     async def flips(self, request: web.Request) -> web.Response:
-        """Rollouts on which two verifiers differ, as rows to read."""
+        """The condition that selects the rollouts on which two verifiers differ, up to `MOST_FLIPS` of them."""
         book = self._book(request)
         a, b, kind = (request.query.get(name, "") for name in ("a", "b", "kind"))
-        return _json(
-            {"keys": await self._ask(book, lambda: flip_keys(book.files.rollouts, a, b, kind)[:MOST_FLIPS])}
-        )
+        keys = await self._ask(book, lambda: flip_keys(book.files.rollouts, a, b, kind))
+        listed = ", ".join(f"({task}, {rollout})" for task, rollout in keys[:MOST_FLIPS])
+        return _json({"condition": f"(task, rollout) IN ({listed})" if listed else "false"})
 
     async def dataset(self, request: web.Request) -> web.Response:
         """Rows of a dataset."""
@@ -330,7 +336,7 @@ class _Drawn(Struct, kw_only=True):
 def draw_overview(path: str, verifier: str | None) -> bytes:
     """The charts and findings of a run as JSON."""
     with open_index(path, verifier=verifier) as index:
-        return msgspec.json.encode(run_figures(index, run_inputs(index, with_texts=False, verifier=verifier)))
+        return msgspec.json.encode(run_figures(index, run_inputs(index, verifier=verifier)))
 
 
 def _one_line(text: str) -> str:
@@ -383,8 +389,12 @@ async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
         datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
         opened.pop_all()
     token = options.token or secrets.token_urlsafe(24)
-    guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
-    runner = web.AppRunner(make_app(books, guard, datasets), access_log=None, logger=quiet_logger())
+    guard = Guard(
+        token, port=options.port, is_loopback=is_loopback(options.host), proxy_hosts=options.proxy_hosts
+    )
+    runner = web.AppRunner(
+        make_app(books, guard, datasets), access_log=None, logger=quiet_logger(), max_line_size=MOST_LINE
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, options.host, options.port)

@@ -52,6 +52,8 @@ class Finding(msgspec.Struct, kw_only=True):
     """Offending tasks or lines."""
     next: str = ""
     """The next step: a command that works when pasted, if there is one."""
+    quotes: list[str] = []
+    """Words of prompts and answers in `text`, such as the name of a tool; a report without texts leaves them out."""
     is_incomplete: bool = False
     """Whether the run is too incomplete for a conclusion."""
     needs_more: bool = False

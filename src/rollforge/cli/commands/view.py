@@ -24,6 +24,7 @@ def view(
     host: str = "127.0.0.1",
     token_env: str | None = None,
     token: Annotated[str | None, Parameter(show=False)] = None,
+    proxy_host: list[str] | None = None,
     verifier: str | None = None,
     no_browser: Flag = False,
     json: Flag = False,
@@ -45,6 +46,9 @@ def view(
         Name of the environment variable with a token of your own.
     token
         A token of your own.
+    proxy_host
+        Name of a proxy through which browsers reach this machine, as the JupyterHub in https://NAME/user/me/proxy/8801/;
+        repeatable.
     verifier
         Whose verdicts count, when a run has several.
     no_browser
@@ -58,7 +62,14 @@ def view(
     if token_env is not None and not os.environ.get(token_env):
         raise UsageError(f"the variable {token_env} is not set", hint="set it to a long random text")
     chosen = os.environ[token_env] if token_env is not None else token
-    options = ViewOptions(runs=tuple(run), host=host, port=port, token=chosen, verifier=verifier)
+    options = ViewOptions(
+        runs=tuple(run),
+        host=host,
+        port=port,
+        token=chosen,
+        verifier=verifier,
+        proxy_hosts=tuple(proxy_host or ()),
+    )
 
     def ready(address: str) -> None:
         if json:

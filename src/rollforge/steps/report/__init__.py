@@ -10,6 +10,7 @@ from rollforge.steps.report.dataset_page import (
     report_dataset,
 )
 from rollforge.steps.report.evaluation_page import report_evaluation
+from rollforge.steps.report.figures import LEFT_OUT, is_unset, title_of
 from rollforge.steps.report.inputs import (
     BenchFacts,
     CheckFacts,
@@ -23,9 +24,11 @@ from rollforge.steps.report.inputs import (
     ProfileFacts,
     facts_of,
 )
+from rollforge.steps.report.operation_figures import flip_verdict
 from rollforge.steps.report.run_page import DatasetFacts, Overview, RunInputs, report_run, run_figures
 
 __all__ = [
+    "LEFT_OUT",
     "BenchFacts",
     "CheckFacts",
     "DatasetFacts",
@@ -43,7 +46,9 @@ __all__ = [
     "SideInputs",
     "dataset_turns",
     "facts_of",
+    "flip_verdict",
     "is_dataset",
+    "is_unset",
     "jsonl_rows",
     "parquet_rows",
     "read_bins",
@@ -52,4 +57,5 @@ __all__ = [
     "report_evaluation",
     "report_run",
     "run_figures",
+    "title_of",
 ]

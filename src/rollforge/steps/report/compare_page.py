@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
-from rollforge.charts import Bar, Interval, Point, Series, bar_chart, interval_chart, line_chart
-from rollforge.statistics.counts import count_of
-from rollforge.steps.report.figures import BANDS, Figure, between, coverage, number, slug
+from rollforge.charts import Interval, Point, Series, interval_chart, line_chart
+from rollforge.steps.report.figures import MOST_ROWS, Figure, between, coverage, cut, number
 from rollforge.steps.report.findings import VERDICTS, trust
 from rollforge.steps.report.inputs import CheckFacts, MetricsFacts, PairedFacts, ProfileFacts
 from rollforge.steps.report.page import Section, document, figures
-from rollforge.steps.report.reward_figures import k_ticks
+from rollforge.steps.report.reward_figures import difficulty_figure, k_ticks
 from rollforge.text_safety.markup import Html, join, table, tag
 
 COLOURS = ("1", "2", "3", "4")
+
+MOST_NAME = 40
+"""Longest name of a run in a chart."""
 
 
 class SideInputs(Struct, frozen=True, kw_only=True):
@@ -32,7 +36,8 @@ class SideInputs(Struct, frozen=True, kw_only=True):
 def report_comparison(sides: Sequence[SideInputs]) -> bytes:
     """Several runs as one HTML file; each is compared with the first."""
     first = sides[0]
-    names = ", ".join(side.run for side in sides)
+    labels = labels_of([side.run for side in sides])
+    names = ", ".join(cut(label) for label in labels)
     verdicts = [tag("li", tag("b", side.run), ": ", side.paired.verdict) for side in sides[1:] if side.paired]
     head = join(
         [
@@ -47,8 +52,21 @@ def report_comparison(sides: Sequence[SideInputs]) -> bytes:
     )
     sections = [
         Section("trust", "Can they be trusted?", _trust(sides)),
-        Section("rewards", "Rewards", figures([_means(sides), _differences(sides), _curves(sides)])),
-        Section("tasks", "Tasks", figures([_bands(side) for side in sides])),
+        Section(
+            "rewards",
+            "Rewards",
+            figures([_means(sides, labels), _differences(sides, labels), _curves(sides, labels)]),
+        ),
+        Section(
+            "tasks",
+            "Tasks",
+            figures(
+                [
+                    _bands(side, label, position)
+                    for position, (side, label) in enumerate(zip(sides, labels, strict=True))
+                ]
+            ),
+        ),
         Section("numbers", "All numbers", _numbers(sides)),
     ]
     return document(f"rollforge report: {names}", head, sections)
@@ -63,7 +81,7 @@ def _trust(sides: Sequence[SideInputs]) -> Html:
     return table(("run", "rewards", "fit for", "over"), rows, numeric=False)
 
 
-def _means(sides: Sequence[SideInputs]) -> Figure:
+def _means(sides: Sequence[SideInputs], labels: Sequence[str]) -> Figure:
     items = []
     for position, side in enumerate(sides):
         field = side.metrics.fields["reward"]
@@ -71,7 +89,7 @@ def _means(sides: Sequence[SideInputs]) -> Figure:
         words = f"{number(field.mean)} ({between(field.ci)})"
         items.append(
             Interval(
-                label=side.run,
+                label=labels[position],
                 value=field.mean,
                 low=low,
                 high=high,
@@ -87,7 +105,7 @@ def _means(sides: Sequence[SideInputs]) -> Figure:
             description="; ".join(f"{item.label}: {item.words}" for item in items),
         ),
         caption="95 % intervals clustered by task, each run by itself. Overlap of two intervals says little: see the "
-        "paired differences. " + "; ".join(f"{side.run}: {coverage(side.metrics)}" for side in sides) + ".",
+        f"paired differences. {_coverages(sides, labels)}",
         headers=("run", "mean reward", "95 % interval", "n"),
         rows=[
             [side.run, number(side.metrics.fields["reward"].mean), between(side.metrics.fields["reward"].ci),
@@ -97,7 +115,7 @@ def _means(sides: Sequence[SideInputs]) -> Figure:
     )  # fmt: skip
 
 
-def _differences(sides: Sequence[SideInputs]) -> Figure | None:
+def _differences(sides: Sequence[SideInputs], labels: Sequence[str]) -> Figure | None:
     items, rows = [], []
     for position, side in enumerate(sides[1:], 1):
         field = side.paired.fields.get("reward") if side.paired else None
@@ -107,7 +125,7 @@ def _differences(sides: Sequence[SideInputs]) -> Figure | None:
         words = f"{field.difference:+.3f}" if field.difference is not None else "–"
         items.append(
             Interval(
-                label=side.run, value=field.difference, low=low, high=high, words=words,
+                label=labels[position], value=field.difference, low=low, high=high, words=words,
                 css=COLOURS[position % len(COLOURS)],
             )
         )  # fmt: skip
@@ -125,19 +143,19 @@ def _differences(sides: Sequence[SideInputs]) -> Figure | None:
         return None
     return Figure(
         name="differences",
-        heading=f"Paired difference from {sides[0].run}",
+        heading=f"Paired difference from {labels[0]}",
         scene=interval_chart(
             items, x_title="difference of the mean reward", reference=0.0, title="Paired differences",
             description="; ".join(f"{item.label}: {item.words}" for item in items),
         ),
         caption="Run minus first run over the tasks both have, 95 % interval over tasks. An interval that holds 0 shows no "
-        f"difference. n = {', '.join(row[3] for row in rows)} shared tasks.",
+        f"difference. n = {', '.join(row[3] for row in rows)} shared tasks with a judged rollout in both.",
         headers=("run", "difference", "95 % interval", "tasks", "tasks that differ", "paired by"),
         rows=rows,
     )  # fmt: skip
 
 
-def _curves(sides: Sequence[SideInputs]) -> Figure | None:
+def _curves(sides: Sequence[SideInputs], labels: Sequence[str]) -> Figure | None:
     series, rows = [], []
     for position, side in enumerate(sides):
         points = []
@@ -148,7 +166,7 @@ def _curves(sides: Sequence[SideInputs]) -> Figure | None:
                 rows.append([side.run, name, number(value.value), between(value.ci), f"{value.tasks:,}"])
         if len(points) > 1:
             points.sort(key=lambda point: point.x)
-            series.append(Series(name=side.run, points=points, css=COLOURS[position % len(COLOURS)]))
+            series.append(Series(name=labels[position], points=points, css=COLOURS[position % len(COLOURS)]))
     if not series:
         return None
     ks = sorted({point.x for one in series for point in one.points})
@@ -160,36 +178,41 @@ def _curves(sides: Sequence[SideInputs]) -> Figure | None:
             title="pass@k of each run",
             description=", ".join(f"{one.name} ends at {number(one.points[-1].y)}" for one in series),
         ),
-        caption="Exact expectation over all choices of k samples; bands are 95 % intervals over tasks. n in the table.",
+        caption="Exact expectation over all choices of k samples; bands are 95 % intervals over tasks. The table has "
+        f"n. {_coverages(sides, labels)}",
         headers=("run", "at k", "value", "95 % interval", "tasks"),
         rows=rows,
     )  # fmt: skip
 
 
-def _bands(side: SideInputs) -> Figure:
-    bars = [
-        Bar(label=name, count=side.profile.bands.get(name, 0), css=css) for name, (css, _) in BANDS.items()
+def _coverages(sides: Sequence[SideInputs], labels: Sequence[str]) -> str:
+    """What the numbers of each run are over."""
+    each = (f"{label}: {coverage(side.metrics)}" for side, label in zip(sides, labels, strict=True))
+    return "; ".join(each) + "."
+
+
+def _bands(side: SideInputs, label: str, position: int) -> Figure:
+    return msgspec.structs.replace(
+        difficulty_figure(side.metrics, side.profile), name=f"bands-{position}", heading=label
+    )
+
+
+def labels_of(runs: Sequence[str]) -> list[str]:
+    """Names of runs in charts: their paths without the folders that all share."""
+    parts = [Path(run).parts for run in runs]
+    shared = 0
+    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts):
+        shared += 1
+    return [
+        cut(str(Path(*one[shared:])), MOST_NAME) if one else run for one, run in zip(parts, runs, strict=True)
     ]
-    return Figure(
-        name=f"bands-{slug(side.run)}",
-        heading=side.run,
-        scene=bar_chart(
-            bars, title=f"Tasks of {side.run} by pass rate",
-            description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
-        ),
-        caption=f"{count_of(side.profile.tasks, 'task')}; {side.profile.no_signal.tasks:,} of "
-        f"{count_of(side.profile.no_signal.of, 'group')} have "
-        "equal rewards.",
-        headers=("band", "tasks"),
-        rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
-    )  # fmt: skip
 
 
 def _numbers(sides: Sequence[SideInputs]) -> Html:
     names = list(dict.fromkeys(name for side in sides for name in side.metrics.fields))
     rows = []
-    for name in names:
-        cells = [name]
+    for name in names[:MOST_ROWS]:
+        cells = [cut(name)]
         for side in sides:
             field = side.metrics.fields.get(name)
             cells.append(f"{number(field.mean)} ({between(field.ci)})" if field else "–")

@@ -17,7 +17,7 @@ from rollforge.json_shapes import RowJson
 from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.exemplars import turns
-from rollforge.steps.report.figures import Figure, number
+from rollforge.steps.report.figures import Figure, is_unset, number, title_of
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
 from rollforge.steps.report.page import Section, command, document, figures, tiles
 from rollforge.store import UNREADABLE, parquet_file, reason_of
@@ -45,10 +45,11 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
     manifest = _read_manifest(folder)
     rows = sum(file.rows for file in manifest.files)
     title = f"{manifest.recipe} dataset for {manifest.to}"
+    name = Path(title_of(str(folder))).name
     head = join(
         [
             tag("h1", title),
-            tag("p", f"{folder.name}: {count_of(rows, 'row')} of kind {manifest.kind}", css="soft"),
+            tag("p", f"{name}: {count_of(rows, 'row')} of kind {manifest.kind}", css="soft"),
             _verdict(manifest),
         ]
     )
@@ -63,7 +64,7 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
         Section("lineage", "Where they come from", _lineage(manifest)),
         Section("made", "How it was made", _made(manifest)),
     ]
-    return document(f"rollforge report: {folder.name}", head, sections)
+    return document(f"rollforge report: {name}", head, sections)
 
 
 def _read_manifest(folder: Path) -> ManifestFacts:
@@ -201,7 +202,7 @@ def _lengths(lengths: dict[str, SummaryFacts]) -> Figure:
     items = [
         Interval(
             label=name.replace("_", " "), value=one.median, low=one.min, high=one.max,
-            words=f"median {number(one.median)} ({number(one.min)} … {number(one.max)})", css=css,
+            words=f"median {number(one.median)} ({number(one.min)} … {number(one.max)}), n = {one.n:,}", css=css,
         )
         for (name, one), css in zip(lengths.items(), "1234" * 3, strict=False)
     ]  # fmt: skip
@@ -212,7 +213,7 @@ def _lengths(lengths: dict[str, SummaryFacts]) -> Figure:
             items, x_title="characters", title="Length of answers", x_range=(0, max(one.max for one in lengths.values()) * 1.02),
             description="; ".join(f"{item.label}: {item.words}" for item in items),
         ),
-        caption=f"Dot: median; line: from the shortest to the longest. n = {count_of(next(iter(lengths.values())).n, 'row')}.",
+        caption="Dot: median; line: from the shortest to the longest. Beside each line n, the answers that it is over.",
         headers=("answers", "mean", "median", "min", "max", "n"),
         rows=[
             [name, number(one.mean), number(one.median), number(one.min), number(one.max), f"{one.n:,}"]
@@ -266,18 +267,25 @@ def dataset_turns(row: Any) -> list[Turn]:
 
 
 def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
-    """Up to ten rows, evenly spaced over the first file of each split."""
-    files = [file for file in manifest.files if file.rows]
-    each = max(1, EXAMPLES // max(1, len(files)))
-    for file in files[:EXAMPLES]:
-        path = folder / file.path
-        if not path.is_file():
+    """Ten rows, or all of fewer: some of each file, evenly spaced over it."""
+    files = [file for file in manifest.files if file.rows and (folder / file.path).is_file()]
+    for file, count in zip(files, _shares([file.rows for file in files]), strict=True):
+        if not count:
             continue
+        path = folder / file.path
         read = parquet_rows if path.suffix == ".parquet" else jsonl_rows
-        count = min(each, file.rows)
         lines = [1 + number * file.rows // count for number in range(count)]
         for line, row in read(path, lines):
             yield ExampleRow(file=file.path, line=line, row=row)
+
+
+def _shares(sizes: Sequence[int]) -> list[int]:
+    """How many examples to take from each file: one after another in turn, until there are enough."""
+    shares = [0] * len(sizes)
+    for _ in range(min(EXAMPLES, sum(sizes))):
+        able = [number for number, size in enumerate(sizes) if shares[number] < size]
+        shares[min(able, key=lambda number: shares[number])] += 1
+    return shares
 
 
 def jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
@@ -349,9 +357,7 @@ def _lineage(manifest: ManifestFacts) -> Html:
 
 
 def _made(manifest: ManifestFacts) -> Html:
-    options = [
-        [name, _shown(value)] for name, value in manifest.options.items() if value not in (None, [], False)
-    ]
+    options = [[name, _shown(value)] for name, value in manifest.options.items() if not is_unset(value)]
     files = [[one.path, one.split, f"{one.rows:,}", f"{one.bytes:,}", one.sha256] for one in manifest.files]
     versions = [[name, version] for name, version in manifest.versions.items()]
     return join(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from rollforge.charts import Interval, Point, Series, interval_chart, line_chart
+import msgspec
+
+from rollforge.charts import Interval, Point, Series, interval_chart, line_chart, percent
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.figures import Figure, between, number, slug
 from rollforge.steps.report.inputs import AtKFacts, BenchFacts, LoggedStep
@@ -64,13 +67,27 @@ def _taskset(bench: BenchFacts, taskset: str, logged: Sequence[LoggedStep]) -> H
     drawn: list[Figure | None] = []
     for metric in metrics:
         drawn += [_curve(bench, taskset, metric, logged), _side_by_side(bench, taskset, metric)]
-    coverage = [
-        f"{label}: {model.tasksets[taskset].judged:,} judged of {model.tasksets[taskset].runs:,} runs over "
-        f"{count_of(model.tasksets[taskset].tasks, 'task')}"
+    return join([tag("p", _coverages(bench, taskset), css="soft"), figures(drawn)])
+
+
+def _coverages(bench: BenchFacts, taskset: str) -> str:
+    """What the numbers of each model are over."""
+    each = [
+        f"{label}: {facts.judged:,} judged of {facts.runs:,} runs, coverage {percent(round(facts.coverage, 4))}, "
+        f"{count_of(facts.tasks, 'task')}"
         for label, model in bench.models.items()
-        if taskset in model.tasksets
+        if (facts := model.tasksets.get(taskset)) is not None
     ]
-    return join([tag("p", "; ".join(coverage) + ".", css="soft"), figures(drawn)])
+    return "; ".join(each) + "."
+
+
+def _are_steps(bench: BenchFacts) -> bool:
+    """Whether the models are steps of one: a single model with a log, or labels that end in their steps."""
+    numbers = [re.search(r"\d+$", label) for label in bench.models]
+    if len(numbers) == 1:
+        return True
+    steps = [model.step for model in bench.models.values()]
+    return [int(number[0]) if number else None for number in numbers] == steps
 
 
 def _statistics(bench: BenchFacts, label: str, taskset: str, metric: str) -> dict[str, AtKFacts]:
@@ -90,7 +107,9 @@ def _chosen(statistics: dict[str, AtKFacts]) -> list[str]:
 
 
 def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[LoggedStep]) -> Figure | None:
-    """A metric over steps; None with fewer than two steps."""
+    """A metric over steps; None with fewer than two steps, or if the models are no steps of one."""
+    if not _are_steps(bench):
+        return None
     first = next(
         (statistics for label in bench.models if (statistics := _statistics(bench, label, taskset, metric))),
         {},
@@ -111,12 +130,17 @@ def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[Logged
                 points[model.step] = Point(model.step, value.value, value.ci, title=words)
         ordered = [points[step] for step in sorted(points)]
         if len(ordered) > 1:
-            series.append(Series(name=name, points=ordered, css=COLOURS[position % len(COLOURS)]))
+            values = [(one.x, one.y) for one in ordered]
+            alike = next((one for one in series if [(at.x, at.y) for at in one.points] == values), None)
+            if alike is None:
+                series.append(Series(name=name, points=ordered, css=COLOURS[position % len(COLOURS)]))
+            else:  # pass@4 and best@4 of rewards 0 and 1: one line would hide the other
+                series[series.index(alike)] = msgspec.structs.replace(alike, name=f"{alike.name}, {name}")
             rows += [[name, str(int(one.x)), number(one.y), between(one.ci)] for one in ordered]
     if not series:
         return None
     steps = sorted({point.x for one in series for point in one.points})
-    tasks = first[series[0].name].tasks
+    tasks = first[rows[0][0]].tasks
     return Figure(
         name=f"curve-{slug(taskset)}-{slug(metric)}",
         heading=f"{metric} over steps",
@@ -125,7 +149,8 @@ def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[Logged
             title=f"{metric} on {taskset} over steps",
             description="; ".join(f"{one.name} goes from {number(one.points[0].y)} to {number(one.points[-1].y)}" for one in series),
         ),
-        caption=f"{len(steps)} steps, n = {count_of(tasks, 'task')} each; bands are 95 % intervals over tasks where they are known.",
+        caption=f"{len(steps)} steps, n = {count_of(tasks, 'task')} each; bands are 95 % intervals over tasks where they are known. "
+        f"{_coverages(bench, taskset)}",
         headers=("statistic", "step", "value", "95 % interval"),
         rows=rows,
     )  # fmt: skip
@@ -164,7 +189,8 @@ def _side_by_side(bench: BenchFacts, taskset: str, metric: str) -> Figure | None
             items, x_title=metric, title=f"{metric} on {taskset}",
             description="; ".join(f"{item.label}: {item.words}" for item in items),
         ),
-        caption=f"{rows[0][1]} with its 95 % interval over tasks, each model by itself; n = {rows[0][4]} tasks.",
+        caption=f"{rows[0][1]} with its 95 % interval over tasks, each model by itself; n = {rows[0][4]} tasks. "
+        f"{_coverages(bench, taskset)}",
         headers=("model", "statistic", "value", "95 % interval", "tasks"),
         rows=rows,
     )  # fmt: skip

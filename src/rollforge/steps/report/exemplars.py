@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from rollforge.conversations.turns import Turn, turns_of
 from rollforge.index import Index
-from rollforge.steps.report.figures import number
+from rollforge.steps.report.figures import cut, number
 from rollforge.steps.report.inputs import FindingFacts, FindingLocation
 from rollforge.store.reading import read_row
 from rollforge.text_safety.markup import Html, join, tag
@@ -15,10 +16,10 @@ MOST = 5
 """Rollouts shown per finding."""
 
 TEXT_BYTES = 16 << 10
-"""Text limit of one rollout in bytes."""
+"""Limit of one rollout's texts in bytes of markup."""
 
 ALL_TEXT_BYTES = 1 << 20
-"""Text limit of all rollouts in bytes, which keeps a report below 2 MB."""
+"""Limit of all rollouts' texts in bytes of markup, which keeps a report below 2 MB."""
 
 LEAST_BYTES = 512
 
@@ -63,21 +64,35 @@ class Exemplars:
 
 
 def turns(many: Sequence[Turn], budget: int) -> Html:
-    """Turns as text, cut off at `budget` bytes with a count of the omitted bytes."""
+    """Turns as text, cut off at about `budget` bytes of markup with a count of the omitted bytes of text."""
     parts, left = [], budget
     for position, turn in enumerate(many):
-        data = turn.text.encode("utf-8", "surrogatepass")
-        cut = data[:left].decode("utf-8", "ignore") if len(data) > left else turn.text
-        label = f"{turn.kind} {turn.title}".strip() if turn.kind != "other" or not turn.title else turn.title
-        parts.append(tag("div", tag("b", label), tag("div", tag("bdi", cut), css="text"), css="turn"))
-        left -= len(data)
         if left <= 0:
-            skipped = -left + sum(
-                len(one.text.encode("utf-8", "surrogatepass")) for one in many[position + 1 :]
-            )
-            parts += [tag("p", f"{skipped:,} more bytes are left out", css="soft")] if skipped else []
+            skipped = sum(map(_bytes, (one.text for one in many[position:])))
+            parts.append(tag("p", f"{skipped:,} more bytes are left out", css="soft"))
             break
+        label = f"{turn.kind} {turn.title}".strip() if turn.kind != "other" or not turn.title else turn.title
+        shown = _beginning(turn.text, left)
+        part = tag("div", tag("b", cut(label)), tag("div", tag("bdi", shown), css="text"), css="turn")
+        if len(shown) < len(turn.text):
+            skipped = _bytes(turn.text[len(shown) :]) + sum(
+                map(_bytes, (one.text for one in many[position + 1 :]))
+            )
+            parts += [part, tag("p", f"{skipped:,} more bytes are left out", css="soft")]
+            break
+        parts.append(part)
+        left -= _bytes(part)
     return join(parts)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _beginning(text: str, room: int) -> str:
+    """The longest beginning whose markup has at most `room` bytes: `<` takes four, an invisible character more."""
+    lengths = range(1, min(len(text), room) + 1)
+    return text[: bisect_right(lengths, room, key=lambda length: _bytes(join([text[:length]])))]
 
 
 def _key(example: FindingLocation) -> tuple[int | None, int | None, int | None]:

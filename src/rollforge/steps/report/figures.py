@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -15,6 +16,18 @@ from rollforge.charts import (
 from rollforge.statistics import intervals
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.inputs import MetricsFacts
+
+LEFT_OUT = "…"
+"""In place of words that a report without texts leaves out."""
+
+MOST_LABEL = 200
+"""Longest name in a table; fields, agents and tools may have any."""
+
+MOST_SENTENCE = 500
+"""Longest sentence of a finding, and longest setting of a run, such as its instructions."""
+
+MOST_ROWS = 400
+"""Most rows of a table without a natural limit."""
 
 BANDS = {
     "never solved": ("band-0", "too hard, or a broken verifier"),
@@ -73,12 +86,32 @@ def bin_condition(column: str, edges: Sequence[float], number: int) -> str:
     return f"{column} >= {edges[number]!r} AND {column} {below} {edges[number + 1]!r}"
 
 
+def within(condition: str, stage: str | None) -> str:
+    """The SQL condition, limited to the first stage of an adaptive run."""
+    return f"({condition}) AND ({stage})" if stage else condition
+
+
 def share_and_interval(part: int, whole: int) -> tuple[str, str]:
     """A share and its 95 % interval, in per cent."""
     if not whole:
         return "–", "–"
     low, high = intervals.wilson(part / whole, whole, intervals.normal_quantile(0.975))
     return percent(round(part / whole, 3)), f"{percent(round(low, 3))} … {percent(round(high, 3))}"
+
+
+def cut(text: str, most: int = MOST_LABEL) -> str:
+    """A name or value of any length, cut off with a count of what is left out."""
+    return text if len(text) <= most else f"{text[:most]}{LEFT_OUT} ({len(text) - most:,} more characters)"
+
+
+def is_unset(value: object) -> bool:
+    """Whether a setting has no value to show; 0 is one."""
+    return value is None or value is False or value in ("", [], {})
+
+
+def title_of(path: str) -> str:
+    """A path as a heading: as typed, but the folder's own name for `.` and `..`."""
+    return path if Path(path).name not in ("", "..") else Path(path).resolve().name
 
 
 def slug(text: str) -> str:

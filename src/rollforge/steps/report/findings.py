@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
+from rollforge.statistics.counts import count_of
 from rollforge.steps.report.exemplars import Exemplars
-from rollforge.steps.report.figures import between
-from rollforge.steps.report.inputs import CheckFacts, FindingFacts, MetricsFacts
+from rollforge.steps.report.figures import LEFT_OUT, MOST_ROWS, MOST_SENTENCE, between, cut
+from rollforge.steps.report.inputs import CheckFacts, FindingFacts, FindingLocation, MetricsFacts
 from rollforge.steps.report.page import command
 from rollforge.text_safety.markup import Html, join, table, tag
 
@@ -20,6 +23,9 @@ TRUST_AREAS = ("verification", "confounds")
 LEVELS = {"error": ("✗ error", "bad"), "warning": ("! warning", "doubt"), "note": ("· note", "soft")}
 VERDICTS = {"ready": ("✓ ready", "good"), "not yet": ("… not yet", "doubt"), "no": ("✗ no", "bad")}
 BY_LEVEL = ("error", "warning", "note")
+
+MOST_READ = 100
+"""Rollouts that the command below a finding prints."""
 
 
 class Trust(Struct, frozen=True):
@@ -53,7 +59,7 @@ def trust(check: CheckFacts, metrics: MetricsFacts) -> Trust:
 
 def _why(findings: Sequence[FindingFacts]) -> str:
     more = f" ({len(findings) - 1} more below)" if len(findings) > 1 else ""
-    return f"{findings[0].id}: {findings[0].text}{more}"
+    return f"{findings[0].id}: {cut(findings[0].text, MOST_SENTENCE)}{more}"
 
 
 def top(title: str, subtitle: str, check: CheckFacts, metrics: MetricsFacts, run: str) -> Html:
@@ -75,7 +81,7 @@ def recipes(check: CheckFacts) -> Html:
                 "li",
                 tag("b", name),
                 tag("span", words, css=f"word {css}"),
-                tag("div", one.reason, css="soft"),
+                tag("div", cut(one.reason, MOST_SENTENCE), css="soft"),
             )
         )
     return tag("ul", *items, css="recipes", aria_label="fitness for each algorithm")
@@ -105,7 +111,7 @@ def next_steps(check: CheckFacts, run: str) -> Html:
 
 
 def _with_command(step: str) -> Html:
-    words, program, line = step.partition("rollforge ")
+    words, program, line = cut(step, MOST_SENTENCE).partition("rollforge ")
     return join([words, command(f"rollforge {line}")]) if program else join([step])
 
 
@@ -125,7 +131,8 @@ def _finding(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html:
     ]
     head = tag("h3", tag("span", words, css=f"word {css}"), " ", finding.id)
     facts = ", ".join(fact for fact in about if fact)
-    parts = [head, tag("p", finding.text), tag("p", facts, css="soft") if facts else None]
+    text = tag("p", cut(finding.text, MOST_SENTENCE))
+    parts = [head, text, tag("p", facts, css="soft") if facts else None]
     parts += [tag("p", _with_command(finding.next))] if finding.next else []
     return tag("div", *parts, _evidence(finding, exemplars, run), css="finding", id=f"finding-{finding.id}")
 
@@ -134,12 +141,59 @@ def _evidence(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html | N
     shown = exemplars.of(finding)
     if not shown:
         return None
-    tasks = sorted({location.task for location in finding.where if location.task is not None})
-    rest = f"rollforge show {shlex.quote(run)} " + " ".join(f"--task {task}" for task in tasks[:5])
-    label = f"{len(shown)} of the rollouts it points at" if len(shown) > 1 else "the rollout it points at"
+    selected = condition_of(finding.where)
+    rest = f"rollforge show {shlex.quote(run)} --where {shlex.quote(selected)} --limit {MOST_READ}"
+    label = f"{count_of(len(shown), 'rollout')} of those it points at"
     return tag("details", tag("summary", label), *shown, tag("p", "read them: ", command(rest)))
+
+
+def condition_of(where: Sequence[FindingLocation]) -> str:
+    """SQL condition for the rollouts that a finding points at: single ones, those of whole tasks, and stretches."""
+    single, tasks, stretches = [], [], []
+    for one in where:
+        if one.first_line is not None and one.last_line is not None:
+            stretches.append(f"line BETWEEN {one.first_line} AND {one.last_line}")
+        elif one.first_at is not None and one.last_at is not None:
+            first, last = one.first_at - 0.001, one.last_at + 0.001  # the clock of a row has milliseconds
+            stretches.append(f"started + seconds BETWEEN {first:.3f} AND {last:.3f}")
+        elif one.task is not None and one.rollout is not None:
+            single.append(f"({one.task}, {one.rollout})")
+        elif one.task is not None:
+            tasks.append(str(one.task))
+    parts = [f"(task, rollout) IN ({', '.join(single)})"] if single else []
+    parts += [f"task IN ({', '.join(tasks)})"] if tasks else []
+    return " OR ".join([*parts, *stretches])
+
+
+def without_quotes(check: CheckFacts) -> CheckFacts:
+    """The result of the checks without the words of prompts and answers that findings quote."""
+    quotes = sorted(
+        {quote for finding in check.findings for quote in finding.quotes if quote}, key=len, reverse=True
+    )
+    if not quotes:
+        return check
+    words = re.compile("|".join(rf"(?<!\w){re.escape(quote)}(?!\w)" for quote in quotes))
+
+    def clean(finding: FindingFacts) -> FindingFacts:
+        if not finding.quotes:
+            return finding
+        return msgspec.structs.replace(finding, text=words.sub(LEFT_OUT, finding.text), quotes=[])
+
+    reasons = {finding.text: clean(finding).text for finding in check.findings}
+    recipes = {
+        name: msgspec.structs.replace(one, reason=_reworded(one.reason, reasons))
+        for name, one in check.recipes.items()
+    }
+    return msgspec.structs.replace(check, findings=[clean(one) for one in check.findings], recipes=recipes)
+
+
+def _reworded(reason: str, reasons: dict[str, str]) -> str:
+    for before, after in reasons.items():
+        reason = reason.replace(before, after)
+    return reason
 
 
 def manifest_table(facts: Sequence[tuple[str, str]]) -> Html:
     """Table of how the run was made."""
-    return table(("setting", "value"), facts, numeric=False)
+    rows = [(cut(name), cut(value, MOST_SENTENCE)) for name, value in facts[:MOST_ROWS]]
+    return table(("setting", "value"), rows, numeric=False)

@@ -137,6 +137,14 @@ class FindingFacts(Struct, kw_only=True):
     interval: list[float] | None = None
     where: list[FindingLocation] = []
     next: str = ""
+    quotes: list[str] = []
+    """Words of prompts and answers in `text`."""
+
+
+class SelectingFinding(FindingFacts, kw_only=True):
+    """A finding with the condition that selects the rollouts it points at; empty when it points at none."""
+
+    condition: str = ""
 
 
 class RecipeFacts(Struct, kw_only=True):

@@ -31,19 +31,24 @@ from rollforge.steps.report.figures import (
     number,
     share_and_interval,
     slug,
+    within,
 )
 from rollforge.steps.report.inputs import FlipFacts, MetricsFacts, ProbeFacts, ProfileFacts
 
 
-def length_figure(bins: Sequence[LengthBin], metrics: MetricsFacts, profile: ProfileFacts) -> Figure | None:
-    """Chart: mean reward by answer length."""
+def length_figure(
+    bins: Sequence[LengthBin], metrics: MetricsFacts, profile: ProfileFacts, stage: str | None = None
+) -> Figure | None:
+    """Chart: mean reward by answer length; `stage` limits an adaptive run to its first stage."""
     if sum(one.mean is not None for one in bins) < 2:
         return None
     points = [
         Point(
             one.middle, one.mean, one.ci,
             title=f"{short(one.low)}–{short(one.high)} characters: {number(one.mean)} ({between(one.ci)}), n = {one.judged:,}",
-            where=f"answer_chars >= {one.low!r} AND answer_chars {'<=' if one is bins[-1] else '<'} {one.high!r}",
+            where=within(
+                f"answer_chars >= {one.low!r} AND answer_chars {'<=' if one is bins[-1] else '<'} {one.high!r}", stage
+            ),
         )
         for one in bins
     ]  # fmt: skip
@@ -193,7 +198,11 @@ def tokens_figure(tokens: TokenBins, metrics: MetricsFacts, profile: ProfileFact
             where=bin_condition("output_tokens", tokens.edges, bin_number))
         for bin_number, count in enumerate(tokens.counts)
     ]  # fmt: skip
-    missing = Bar(label="unknown", count=tokens.missing, css="unjudged") if tokens.missing else None
+    missing = (
+        Bar(label="unknown", count=tokens.missing, css="unjudged", where="output_tokens IS NULL")
+        if tokens.missing
+        else None
+    )
     per = profile.tokens_per_success
     speed = metrics.throughput
     words = [
@@ -220,12 +229,6 @@ def tokens_figure(tokens: TokenBins, metrics: MetricsFacts, profile: ProfileFact
 
 def flips_figure(flips: FlipFacts, metrics: MetricsFacts) -> Figure:
     """Chart: agreement of two verifiers, and the directions in which they differ."""
-    gap = flips.difference
-    words = (
-        f"mean of {flips.b} − {flips.a} {number(gap.mean)}, 95 % interval {between(gap.ci)}, paired by rollout, clustered by task"
-        if gap is not None
-        else "no paired difference"
-    )
     bars = [
         Bar(label="agree", count=flips.agree, css="fill-3"),
         Bar(label="0 → 1", count=flips.up, css="fill-1", note=f"{flips.b} passes, {flips.a} fails"),
@@ -239,10 +242,28 @@ def flips_figure(flips: FlipFacts, metrics: MetricsFacts) -> Figure:
             bars, unit="rollouts", title=f"Verdicts of {flips.a} and {flips.b}",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {count_of(flips.n, 'rollout')} that both judged; {words}. {coverage(metrics)}.",
+        caption=f"n = {count_of(flips.n, 'rollout')} that both judged; {flip_verdict(flips)}. "
+        f"{coverage(metrics)}.",
         headers=("verdicts", "rollouts", "share", "meaning"),
         rows=[[bar.label, f"{bar.count:,}", share_and_interval(bar.count, flips.n)[0], bar.note] for bar in bars],
     )  # fmt: skip
+
+
+def flip_verdict(flips: FlipFacts) -> str:
+    """What the paired difference of two verifiers says, in words."""
+    gap = flips.difference
+    if gap is None or gap.mean is None:
+        return "no paired difference"
+    over = f"{flips.b} − {flips.a} {gap.mean:+.3f}"
+    if gap.ci is None:
+        return f"too few tasks to tell: {over}"
+    low, high = gap.ci
+    over += f", 95 % interval {low:+.3f} to {high:+.3f}, paired by rollout, clustered by task"
+    if low > 0:
+        return f"{flips.b} rewards more: {over}"
+    if high < 0:
+        return f"{flips.b} rewards less: {over}"
+    return f"no difference of the means shown: {over}"
 
 
 def probe_figure(probe: ProbeFacts, metrics: MetricsFacts) -> Figure | None:

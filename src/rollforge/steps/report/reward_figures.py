@@ -26,6 +26,7 @@ from rollforge.steps.report.figures import (
     coverage,
     number,
     share_and_interval,
+    within,
 )
 from rollforge.steps.report.inputs import AtKFacts, MetricsFacts, ProfileFacts
 
@@ -44,8 +45,10 @@ _RATES = {
 """Conditions on the pass rate for each difficulty band of `profile`."""
 
 
-def reward_figure(metrics: MetricsFacts) -> Figure | None:
-    """Chart: distribution of rewards, with unjudged rollouts as a separate column."""
+def reward_figure(metrics: MetricsFacts, stage: str | None = None) -> Figure | None:
+    """Chart: distribution of rewards, with unjudged rollouts as a separate column; `stage` limits an adaptive run to its
+    first stage.
+    """
     edges, counts = metrics.histogram.edges, metrics.histogram.counts
     if not counts:
         return None
@@ -53,7 +56,7 @@ def reward_figure(metrics: MetricsFacts) -> Figure | None:
         Bar(
             label=f"reward {bin_label(edges, bin_number)}",
             count=count,
-            where=bin_condition("reward", edges, bin_number),
+            where=within(bin_condition("reward", edges, bin_number), stage),
         )
         for bin_number, count in enumerate(counts)
     ]
@@ -147,13 +150,14 @@ def difficulty_figure(metrics: MetricsFacts, profile: ProfileFacts, stage: str |
         for name, (css, note) in BANDS.items()
     ]
     judged = sum(bar.count for bar in bars)
+    absent = min(profile.unjudged_tasks, max(0, profile.tasks - metrics.counts.tasks))
     if profile.unjudged_tasks:
         bars.append(
             Bar(
                 label=MISSING,
                 count=profile.unjudged_tasks,
                 css="unjudged",
-                note="no reward yet",
+                note=f"no reward yet, {absent:,} of them no rollout" if absent else "no reward yet",
                 where="task IN (SELECT task FROM rollouts GROUP BY task HAVING count(reward) = 0)",
             )
         )
@@ -232,8 +236,8 @@ def _around(share: float | None, tasks: int) -> str:
     return f"{percent(round(low, 3))} … {percent(round(high, 3))}"
 
 
-def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
-    """Chart: tasks × samples, hardest task first."""
+def strip_figure(metrics: MetricsFacts, strip: Strip, stage: str | None = None) -> Figure:
+    """Chart: tasks × samples, hardest task first; `stage` limits an adaptive run to its first stage."""
     some = (
         f"{count_of(len(strip.shown), 'task')} evenly spaced among {strip.of:,}"
         if strip.of > len(strip.shown)
@@ -252,7 +256,7 @@ def strip_figure(metrics: MetricsFacts, strip: Strip) -> Figure:
         heading="Tasks × samples",
         scene=sample_strip(
             [task.rewards for task in strip.shown], samples=strip.samples, legend=legend,
-            conditions=[f"task = {task.task}" for task in strip.shown],
+            conditions=[within(f"task = {task.task}", stage) for task in strip.shown],
             tooltips=[f"task {task.task}: mean {number(task.mean)}, {task.judged} judged" for task in strip.shown],
             title="Heat strip of tasks and samples",
             description=f"One column a task, one cell a sample, from the hardest to the easiest task; {some}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from rollforge.charts import MarkedStretch
@@ -11,16 +12,24 @@ from rollforge.index import Index
 from rollforge.statistics.counts import count_of
 from rollforge.steps.report.bins import RunBins, Timeline
 from rollforge.steps.report.exemplars import Exemplars
-from rollforge.steps.report.figures import Figure, coverage, number
-from rollforge.steps.report.findings import Trust, finding_list, manifest_table, top, trust
+from rollforge.steps.report.figures import MOST_ROWS, Figure, coverage, cut, number, title_of
+from rollforge.steps.report.findings import (
+    Trust,
+    condition_of,
+    finding_list,
+    manifest_table,
+    top,
+    trust,
+    without_quotes,
+)
 from rollforge.steps.report.inputs import (
     CheckFacts,
-    FindingFacts,
     FlipFacts,
     MetricsFacts,
     ProbeFacts,
     ProfileFacts,
     RecipeFacts,
+    SelectingFinding,
 )
 from rollforge.steps.report.money import money
 from rollforge.steps.report.operation_figures import (
@@ -84,7 +93,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     subtitle: str
     trust: Trust
     recipes: dict[str, RecipeFacts]
-    findings: Sequence[FindingFacts]
+    findings: Sequence[SelectingFinding]
     sections: Sequence[FigureSection]
     manifest: Sequence[tuple[str, str]]
 
@@ -92,7 +101,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 def run_figures(index: Index, inputs: RunInputs) -> Overview:
     """Verdict, findings and charts of a run's report, as data."""
     sections = (
-        ("rewards", "Rewards", _reward_charts(inputs)),
+        ("rewards", "Rewards", _reward_charts(index, inputs)),
         ("tasks", "Tasks", _task_charts(index, inputs)),
         ("time", "Over time", _time_charts(index, inputs)),
         ("verifier", "Verifier", _verifier_charts(inputs)),
@@ -102,7 +111,10 @@ def run_figures(index: Index, inputs: RunInputs) -> Overview:
         subtitle=_subtitle(inputs),
         trust=trust(inputs.check, inputs.metrics),
         recipes=inputs.check.recipes,
-        findings=inputs.check.findings,
+        findings=[
+            SelectingFinding(**msgspec.structs.asdict(one), condition=condition_of(one.where))
+            for one in inputs.check.findings
+        ],
         sections=[
             FigureSection(name=name, heading=heading, figures=[one for one in charts if one is not None])
             for name, heading, charts in sections
@@ -113,21 +125,21 @@ def run_figures(index: Index, inputs: RunInputs) -> Overview:
 
 def report_run(index: Index, inputs: RunInputs) -> bytes:
     """The report as one HTML file; the same run gives the same bytes."""
-    metrics, check = inputs.metrics, inputs.check
+    metrics = inputs.metrics
+    check = inputs.check if inputs.with_texts else without_quotes(inputs.check)
     exemplars = Exemplars(index, check.findings, with_texts=inputs.with_texts)
     subtitle = _subtitle(inputs)
     sections = [
         Section("findings", "Findings", finding_list(check, exemplars, inputs.run)),
-        Section("rewards", "Rewards", _rewards(inputs)),
+        Section("rewards", "Rewards", _rewards(index, inputs)),
         Section("tasks", "Tasks", _tasks(index, inputs)),
         Section("time", "Over time", _time(index, inputs)),
         Section("verifier", "Verifier", _verifier(inputs)),
         Section("cost", "Tokens, money and failures", _cost(inputs)),
         Section("made", "How it was made", _made(inputs)),
     ]
-    return document(
-        f"rollforge report: {inputs.run}", top(inputs.run, subtitle, check, metrics, inputs.run), sections
-    )
+    title = title_of(inputs.run)
+    return document(f"rollforge report: {title}", top(title, subtitle, check, metrics, inputs.run), sections)
 
 
 def _subtitle(inputs: RunInputs) -> str:
@@ -136,7 +148,7 @@ def _subtitle(inputs: RunInputs) -> str:
     return f"{coverage(inputs.metrics)}{by}" + (f", judged by {judge}" if judge else "")
 
 
-def _rewards(inputs: RunInputs) -> Html:
+def _rewards(index: Index, inputs: RunInputs) -> Html:
     metrics = inputs.metrics
     reward = metrics.fields["reward"]
     interval = (
@@ -150,7 +162,7 @@ def _rewards(inputs: RunInputs) -> Html:
         for name in _first_and_last(metrics)
     ]
     shown.append((f"{metrics.counts.unjudged:,}", "unjudged rollouts, in no mean"))
-    return join([_stage_note(inputs), tiles(shown), figures(_reward_charts(inputs))])
+    return join([_stage_note(inputs), tiles(shown), figures(_reward_charts(index, inputs))])
 
 
 def _stage_note(inputs: RunInputs) -> Html:
@@ -159,11 +171,12 @@ def _stage_note(inputs: RunInputs) -> Html:
     return join([tag("p", text, css="soft") for text in texts])
 
 
-def _reward_charts(inputs: RunInputs) -> list[Figure | None]:
+def _reward_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
+    stage = index.first_stage
     return [
-        reward_figure(inputs.metrics),
+        reward_figure(inputs.metrics, stage),
         at_k_figure(inputs.metrics),
-        length_figure(inputs.bins.lengths, inputs.metrics, inputs.profile),
+        length_figure(inputs.bins.lengths, inputs.metrics, inputs.profile, stage),
     ]
 
 
@@ -184,7 +197,7 @@ def _task_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
     return [
         difficulty_figure(inputs.metrics, inputs.profile, index.first_stage),
         signal_figure(inputs.metrics, inputs.profile),
-        strip_figure(inputs.metrics, strip) if strip else None,
+        strip_figure(inputs.metrics, strip, index.first_stage) if strip else None,
     ]
 
 
@@ -267,9 +280,10 @@ def _cost_charts(inputs: RunInputs) -> list[Figure | None]:
 
 
 def _cost(inputs: RunInputs) -> Html:
+    fields = {**inputs.metrics.fields, **inputs.metrics.facts}
     facts = [
         [
-            name,
+            cut(name),
             number(field.mean),
             f"{number(field.ci[0])} … {number(field.ci[1])}" if field.ci else "–",
             number(field.min),
@@ -277,8 +291,13 @@ def _cost(inputs: RunInputs) -> Html:
             f"{field.n:,}",
             f"{field.missing:,}",
         ]
-        for name, field in {**inputs.metrics.fields, **inputs.metrics.facts}.items()
+        for name, field in list(fields.items())[:MOST_ROWS]
     ]
+    label = (
+        f"all fields ({len(fields):,})"
+        if len(fields) <= MOST_ROWS
+        else f"{MOST_ROWS} of {len(fields):,} fields"
+    )
     numbers = table(("field", "mean", "95 % interval", "min", "max", "n", "missing"), facts)
     none = tag("p", "No rollout failed for good.", css="soft") if not inputs.metrics.failures else None
     return join(
@@ -286,7 +305,7 @@ def _cost(inputs: RunInputs) -> Html:
             money(inputs.metrics.cost),
             figures(_cost_charts(inputs)),
             none,
-            tag("details", tag("summary", f"all fields ({len(facts)})"), numbers),
+            tag("details", tag("summary", label), numbers),
         ]
     )
 

@@ -11,6 +11,7 @@ import { go, link, read } from "./state.js";
 const WORDS = { ready: "✓ ready", "not yet": "… not yet", no: "✗ no" };
 const SQL = ["and", "or", "not", "is null", "is not null", "between", "in (", "like", "true", "false"];
 const NARROW = ["task", "rollout", "reward", "output_tokens", "seconds"]; // columns of a phone, unless others are chosen
+const MOST_FLIPS = 500; // that the server lists
 const LEVELS = { error: "✗ error", warning: "! warning", note: "· note" };
 
 /** The overview: verdict, fitness, charts. */
@@ -33,16 +34,19 @@ export async function overview(main, state) {
 export async function findings(main, state) {
   show(main, el("p", { class: "soft" }, "computing…"));
   const found = await ask("overview", { run: state.run });
-  const places = (one) => {
-    const tasks = [...new Set(one.where.map((place) => place.task).filter((task) => task !== null && task !== undefined))];
-    if (!tasks.length) return null;
-    return el("p", {}, el("a", { href: link({ run: state.run, page: "rollouts", where: `task IN (${tasks.slice(0, 200).join(", ")})` }) }, tasks.length === 1 ? "read the rollouts of its task" : `read the rollouts of ${tasks.length} tasks`));
-  };
+  const places = (one) => one.condition && el("p", {}, el("a", { href: link({ run: state.run, page: "rollouts", where: one.condition }) }, "read the rollouts it points at"));
   show(
     main,
-    found.findings.map((one) => el("section", { class: "finding" }, el("h3", {}, el("span", { class: `word ${one.level}` }, LEVELS[one.level]), " ", one.id), el("p", {}, one.text), one.next ? el("p", {}, el("code", {}, one.next)) : null, places(one))),
+    found.findings.length ? null : el("p", { class: "soft" }, "The checks found nothing to report."),
+    found.findings.map((one) => el("section", { class: "finding" }, el("h3", {}, el("span", { class: `word ${one.level}` }, LEVELS[one.level]), " ", one.id), el("p", {}, one.text), one.next ? el("p", {}, step(one.next)) : null, places(one))),
   );
   return {};
+}
+
+/** A next step: its words, and its command as one to paste. */
+function step(text) {
+  const start = text.indexOf("rollforge ");
+  return start < 0 ? text : [text.slice(0, start), el("code", {}, text.slice(start))];
 }
 
 /** A list beside a reader. */
@@ -217,13 +221,20 @@ export async function compare(main, state, { runs }) {
   show(main, el("p", { class: "soft" }, "computing…"));
   const { flips } = await ask("compare", { run });
   parts.push(el("h2", {}, "Verifiers"), flips.length
-    ? table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails"], flips.map((one) => [one.a, one.b, number(one.n), number(one.agree), flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down)]))
+    ? [
+        flips.map((one) => el("p", { class: "verdict" }, one.verdict)),
+        table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails", "other reward, same side"], flips.map((one) => [one.a, one.b, number(one.n), number(one.agree), flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down), flip(run, one, "changed", one.changed)])),
+      ]
     : el("p", { class: "soft" }, "One verifier judged this run."));
   for (let other = 0; other < runs.length; other += 1) {
     if (other === run) continue;
-    const found = await ask("compare", { run, with: other });
+    parts.push(el("h2", {}, `${runs[run].name} against ${runs[other].name}`));
+    const found = await ask("compare", { run, with: other }).catch((error) => error);
+    if (found instanceof Error) { // such as no task in common; the other runs may have some
+      parts.push(el("p", { class: "soft" }, found.message));
+      continue;
+    }
     parts.push(
-      el("h2", {}, `${runs[run].name} against ${runs[other].name}`),
       el("p", { class: "verdict" }, found.verdict),
       table(["field", runs[run].name, runs[other].name, "difference", "95 % interval", "tasks"], Object.entries(found.fields).map(([name, one]) => [name, number(one.value), number(one.against), number(one.difference), one.ci ? `${number(one.ci[0])} … ${number(one.ci[1])}` : "–", one.tasks])),
       el("h3", {}, found.differing.length ? "Tasks whose mean reward differs, most first" : "No task's mean reward differs"),
@@ -244,9 +255,9 @@ function samples(run, task, value) {
 function flip(run, one, kind, count) {
   if (!count) return "0";
   return el("button", { onclick: async () => {
-    const { keys } = await ask("flips", { run, a: one.a, b: one.b, kind });
-    go({ page: "rollouts", where: keys.map(([task, sample]) => `(task = ${task} AND rollout = ${sample})`).join(" OR ") });
-  } }, `${number(count)} – read them`);
+    const { condition } = await ask("flips", { run, a: one.a, b: one.b, kind });
+    go({ page: "rollouts", where: condition });
+  } }, count > MOST_FLIPS ? `${number(count)} – read the first ${MOST_FLIPS}` : `${number(count)} – read them`);
 }
 
 /** Rows of a dataset: their rollouts, and what became of the siblings. */
@@ -270,7 +281,7 @@ export async function dataset(main, state, { runs, datasets }) {
         pieces(body, turn.text);
         return el("details", { class: "turn", open: true }, el("summary", {}, `${turn.kind} ${turn.title}`), body);
       }),
-      found.siblings.length ? [el("h3", {}, "Samples of the same task"), el("ul", {}, found.siblings.map((sample) => el("li", {}, el("a", { href: link({ run: sample.run, page: "rollouts", where: `task = ${found.row.origins[0].task}`, row: sample.row }) }, `sample ${sample.rollout}`), " ", reward(sample.reward), " ", sample.used_in.length ? `in rows ${sample.used_in.join(", ")}` : sample.fate ? `left out: ${sample.fate}` : "in no row")))] : el("p", { class: "soft" }, runs.length ? "Its run is not open here." : ""),
+      found.siblings.length ? [el("h3", {}, "Samples of the same task"), el("ul", {}, found.siblings.map((sample) => el("li", {}, el("a", { href: link({ run: sample.run, page: "rollouts", where: `task = ${found.row.origins[0].task}`, row: sample.row }) }, `sample ${sample.rollout}`), " ", reward(sample.reward), " ", sample.used_in.length ? ["in ", sample.used_in.map(([row, name], number) => [number ? ", " : "", el("a", { href: link({ page: "dataset", run: state.run, dataset: number_ || "", row }) }, name)])] : sample.fate ? `left out: ${sample.fate}` : "in no row")))] : el("p", { class: "soft" }, runs.length ? "Its run is not open here." : ""),
     );
   };
   const list = new List({
@@ -373,7 +384,7 @@ export async function label(main, state) {
     const said = (name, one) => (one.ci ? `${name} ${percent(one.value)} (${percent(one.ci[0])} … ${percent(one.ci[1])})` : null);
     const known = [said("error rate", error), said("precision", rates.precision), said("recall", rates.recall)].filter(Boolean);
     const measured = known.length ? `the verifier's ${known.join(", ")}; 95 % intervals, clustered by task` : `rates come with ${rates.random ? "more" : "the first 20"} labels drawn at random`;
-    show(left, `${number(rates.labels)} labels, ${number(rates.random)} of them drawn at random: ${measured}`);
+    show(left, `${number(rates.labels)} ${rates.labels === 1 ? "label" : "labels"}, ${number(rates.random)} drawn at random: ${measured}`);
   };
   const act = async (opinion) => {
     if (!reader.one) return;
