@@ -28,7 +28,7 @@ def whole(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (("--max-cost", "0.02"), 6),
         (("--max-total-tokens", "9000"), 6),
-        (("--deadline", "0.3"), 6),
+        (("--deadline", "0.05"), 6),
         (("--pilot", "40"), 0),
     ],
     ids=["cost", "tokens", "deadline", "pilot"],

@@ -534,9 +534,10 @@ def test_values_may_be_written_as_on_the_command_line() -> None:
         "audit": "0.05",
         "k": 4,
     }
-    assert resolve("collect", {"map": {"prompt": "q", "expected_answer": "a|after:####"}}) == {
-        "map": ("prompt=q", "expected_answer=a|after:####")
+    assert resolve("collect", {"map": {"prompt": "q", "expected_answer": "a|after:####|before:,"}}) == {
+        "map": ("prompt=q", 'expected_answer="a|after:####|before:,"')
     }
+    assert resolve("collect", {"fan_out": {"math": ["a", "b"]}}) == {"fan_out": ("math=a,b",)}
     assert resolve("collect", {"api_key_env": ["KEY_A", "KEY_B"], "write_batch": Path("r.jsonl")}) == {
         "api_key_env": "KEY_A,KEY_B",
         "write_batch": "r.jsonl",

@@ -47,7 +47,7 @@ def _converted(value: Any, kind: Any, *, name: str, field: str) -> Any:
     if isinstance(value, str) and float in get_args(shape):
         return numbers_between(name, value, "/" if field == "split" else "-")
     if isinstance(value, Mapping) and field in OF_PAIRS:
-        return tuple(f"{key}={_joined(word)}" for key, word in value.items())
+        return tuple(f"{key}={_joined(word, field)}" for key, word in value.items())
     if isinstance(value, str | PathLike):
         return (fspath(value),)
     if isinstance(value, list | tuple):
@@ -73,8 +73,11 @@ def _as_float(text: str) -> float | str:
         return text
 
 
-def _joined(words: Any) -> str:
-    return words if isinstance(words, str) else ",".join(words)
+def _joined(words: Any, field: str) -> str:
+    """One value of NAME=VALUE; in `map` quotes keep a comma inside it."""
+    if not isinstance(words, str):
+        return ",".join(words)
+    return f'"{words}"' if field == "map" and "," in words and '"' not in words else words
 
 
 def _is_time(field: str) -> bool:

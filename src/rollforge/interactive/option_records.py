@@ -211,15 +211,15 @@ def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
 def take_sampling(keywords: JsonObject) -> None:
     """Move temperature and other sampling keywords into the request parameters."""
     chosen = {name: value for name in SAMPLING if (value := keywords.pop(name, None)) is not None}
-    given = dict(keywords.get("overrides") or {})
-    for name in chosen.keys() & given.keys():
-        if chosen[name] != given[name]:
+    settings = dict(keywords.get("overrides") or {})
+    for name in chosen.keys() & settings.keys():
+        if chosen[name] != settings[name]:
             raise UsageError(
-                f"{name} is given twice: {chosen[name]} by its keyword, {given[name]} in set=…",
+                f"{name} is given twice: {chosen[name]} by its keyword, {settings[name]} in set=…",
                 hint="give one of them",
             )
     if chosen:
-        keywords["overrides"] = chosen | given
+        keywords["overrides"] = chosen | settings
 
 
 def take_verifier_settings(keywords: JsonObject, *, options: str, mode: str) -> None:
