@@ -346,7 +346,8 @@ class Collection:
         if report is not None and report.supersedes(plan.manifest.extra.get(PROBE)):
             plan.manifest.extra[PROBE] = report.facts()
         is_still_suspect = not engine.watch.tripped and self._is_still_suspect(plan)
-        if is_still_suspect or self._has_failed_probe(plan):
+        has_failed_probe = self._has_failed_probe(plan)
+        if is_still_suspect or has_failed_probe:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
         self._settle_design(plan, goal, owed)
@@ -368,10 +369,12 @@ class Collection:
                 engine,
                 shortfall,
                 is_still_suspect=is_still_suspect,
-                has_failed_probe=self._has_failed_probe(plan),
+                has_failed_probe=has_failed_probe,
             )
-            if goal is None
-            else goal_message(ending, engine, goal),
+            if goal is None or is_still_suspect or has_failed_probe
+            else goal_message(
+                ending, engine, goal, gaps=self.batch_report.gaps if self.batch_report is not None else 0
+            ),
             expected=expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,
