@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from rollforge.interactive.keyword_values import OF_PAIRS
 from rollforge.interactive.option_records import KEYWORDS, keyword_aliases, keyword_names
 from rollforge.steps.collect.collect_options import CollectOptions
 
@@ -46,11 +47,16 @@ def rendered(kind: Any, name: str) -> str:
         return "None"
     if kind is float and (name.endswith(("_s", "timeout", "deadline", "patience"))):
         return "float | str"
-    if kind is str and name in ("concurrency", "verify_workers", "max_failures", "probe", "sample"):
+    if kind is str and name == "api_key_env":
+        return "str | Sequence[str]"
+    if kind is str and name in ("audit", "concurrency", "verify_workers", "max_failures", "probe", "sample"):
         return "str | int | float"
     if origin is tuple:
         inner = {rendered(one, "") for one in arguments if one is not Ellipsis}
-        return f"Sequence[{' | '.join(sorted(inner))}]" + (" | str" if inner == {"str"} else "")
+        pairs = " | Mapping[str, str | Sequence[str]]" if name in OF_PAIRS else ""
+        return f"Sequence[{' | '.join(sorted(inner))}]{pairs}" + (
+            " | str" if inner <= {"str", "float"} else ""
+        )
     if origin is dict or (inspect.isclass(origin) and issubclass(origin, dict)):
         return "Mapping[str, Any]"
     if origin is not None:
@@ -58,7 +64,7 @@ def rendered(kind: Any, name: str) -> str:
             return "Callable[..., Any]"
         if "Mapping" in str(origin):
             return "Mapping[str, Any]"
-        return f"Sequence[{', '.join(rendered(one, '') for one in arguments)}]"
+        return f"Sequence[{', '.join(rendered(one, '') for one in arguments)}] | int"
     return "Any" if kind is Any else kind.__name__
 
 

@@ -106,7 +106,16 @@ class Run:
         """Progress of the run: counts, rate, failures."""
         from rollforge.steps.status import read_status
 
-        return read_status(self.path)
+        return read_status(self._only("status"))
+
+    def _only(self, name: str) -> Path:
+        """The path of the run, for what works on one; refused for several."""
+        if len(self.paths) > 1:
+            raise UsageError(
+                f"{name} works on one run, and this one is read from {len(self.paths)} files",
+                hint="open each by itself: rf.open_run(PATH)",
+            )
+        return self.path
 
     def index(self, *, on: str | None = None, workers: int | None = None) -> None:
         """Build the index now, distributed over processes or machines as with `--on`; later steps read that index."""
@@ -264,7 +273,8 @@ class Run:
 
         keywords = resolve("prepare", options)
         push, public = keywords.pop("push", None), bool(keywords.pop("public", False))
-        target = PushTarget.check(push, is_public=public) if push is not None else None
+        is_rehearsal = bool(keywords.get("dry_run"))
+        target = PushTarget.check(push, is_public=public) if push is not None and not is_rehearsal else None
         force = bool(keywords.pop("force", False))
         ignore = tuple(keywords.pop("ignore", ()))
         names = [str(path) for path in self.paths]
@@ -272,17 +282,19 @@ class Run:
             written_folder(out) as folder,
             open_index(names, verifier=keywords.get("verifier")) as index,
         ):
-            checked = gate(recipe, names, index=index, ignore=ignore, force=force)
+            checked = gate(recipe, names, index=index, ignore=ignore, force=force, stops=not is_rehearsal)
             manifest = prepare(recipe, self.paths, to=to, out=folder, check=checked, index=index, **keywords)
-            if target is None or folder is None or keywords.get("dry_run"):
+            if target is None or folder is None:
                 return manifest
             return push_dataset(Path(folder), manifest, target)
 
     def report(self, out: str | Path, *, texts: Texts = "some", verifier: str | None = None) -> Path:
-        """Write the report of the run as one self-contained HTML file; `texts="none"` leaves out prompts and answers."""
+        """Write the report as one self-contained HTML file; `texts="none"` leaves out prompts and answers. Several files are
+        compared with the first.
+        """
         from rollforge.assembly.reports import write_report
 
-        return Path(write_report(self.paths[:1], out, texts=texts, verifier=verifier).path)
+        return Path(write_report(self.paths, out, texts=texts, verifier=verifier).path)
 
     def probe(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:
         """Test a verifier on answers with a known verdict (gold, empty, swapped): `.is_broken`, `.questions`. Raises nothing."""
@@ -290,20 +302,20 @@ class Run:
         from rollforge.interactive.waiting import WaitingWork
         from rollforge.steps.probe import ProbeOptions, probe
 
-        probe_options = ProbeOptions(run=self.path, verifier=verifier, **resolve("probe", options))
+        probe_options = ProbeOptions(run=self._only("probe"), verifier=verifier, **resolve("probe", options))
         return WaitingWork(lambda: probe(probe_options)).wait()
 
     def diff(self, a: str, b: str) -> FlipTable:
         """Compare two verifiers' verdicts: `name`, `name@fast`, `name@1f0c`, `recorded` (the run's own reward) or `labels`."""
         from rollforge.steps.verify import compare
 
-        return compare(self.path, a, b)
+        return compare(self._only("diff"), a, b)
 
     def use(self, verifier: str) -> None:
         """Select the verifier whose verdicts later steps read; `recorded` selects the run's own rewards."""
         from rollforge.steps.verify import use_verifier
 
-        with written_run(self.address or self.path) as run:
+        with written_run(self.address or self._only("use")) as run:
             use_verifier(run, verifier)
 
     def labels(self, *, verifier: str | None = None, threshold: float = 0.5) -> LabelRates | None:
@@ -320,7 +332,7 @@ class Run:
         from rollforge.steps.experiences import ExperienceOptions, make_experiences
 
         keywords = resolve("experiences", options)
-        with written_run(self.address or self.path) as run:
+        with written_run(self.address or self._only("experiences")) as run:
             return make_experiences(ExperienceOptions(run=run, **keywords))
 
     def verify(
@@ -534,7 +546,7 @@ async def bench_async(
 
 
 def _path_of(run: Run | str | Path) -> str:
-    return (run.address or str(run.path)) if isinstance(run, Run) else str(run)
+    return (run.address or str(run._only("verify"))) if isinstance(run, Run) else str(run)
 
 
 def gate(

@@ -300,3 +300,14 @@ def parse_duration(text: str, *, flag: str | None = None) -> float:
         example = f"{flag} 90" if flag else "90"
         raise UsageError(f"{setting} is no length of time", hint=f"write {example}, 90s, 15m, 2h or 1d")
     return seconds
+
+
+def numbers_between(flag: str, text: str, separator: str) -> tuple[float, ...]:
+    """Parse `0.98/0.02` or `0.1-0.9` as two numbers."""
+    try:
+        return tuple(float(part) for part in text.split(separator))
+    except ValueError as error:
+        example = "0.98/0.02" if separator == "/" else "0.1-0.9"
+        raise UsageError(
+            f"{flag} {text}: expected numbers between {separator!r}", hint=f"{flag} {example}"
+        ) from error

@@ -59,7 +59,7 @@ def test_more_cached_tokens_than_input_never_make_a_cost_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "2/x", "-1/2", "1/2/3", "1/2,foo=3", "nan/1", "1/inf", "gpt-4o,cached=1"]
+    "text", ["", "5", "2/x", "-1/2", "1/2/3", "1/2,foo=3", "nan/1", "1/inf", "gpt-4o,cached=1"]
 )
 def test_a_price_that_cannot_be_read_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(UsageError) as refused:

@@ -36,6 +36,10 @@ def contains(task: rf.Task, response: rf.Response) -> float:
     return float(str(task["expected_answer"]) in response.text)
 
 
+def never(task: rf.Task, response: rf.Response) -> float:
+    return 0.0
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> rf.Run:
     out = tmp_path_factory.mktemp("interactive") / "run"
@@ -454,6 +458,11 @@ OTHERWISE = {
     },
     "verify": {"verifier", "diff", "use", "probe", "input", "limit"},
     "prepare": {"to", "out", "from", "on"},
+    "eval": {"input", "out", "model", "base_url", "verifier", "step", "fresh"},
+    "bench": {"input", "out", "model", "base_url", "verifier", "metric", "require", "fresh"},
+    "metrics": {"out", "verifier", "against", "compat", "labels", "on", "workers"},
+    "profile": {"out", "verifier", "rollout_infos", "parquet", "gym_files", "on", "workers"},
+    "check": {"for", "limits", "markdown", "on"},
     "show": {
         "calls",
         "example",
@@ -474,7 +483,8 @@ OTHERWISE = {
 
 @pytest.mark.parametrize("verb", sorted(OTHERWISE))
 def test_every_flag_of_a_command_is_a_keyword_of_its_twin(verb: str) -> None:
-    missing = flags_of(verb) - set(keyword_names(verb)) - OTHERWISE[verb] - OF_THE_SHELL
+    twin = "evaluate" if verb in ("eval", "bench") else verb
+    missing = flags_of(verb) - set(keyword_names(twin)) - OTHERWISE[verb] - OF_THE_SHELL
     assert not missing
 
 
@@ -493,6 +503,126 @@ def test_a_typo_is_answered_with_the_nearest_keyword(command: str) -> None:
     name = next(iter(sorted(keyword_names(command), key=len, reverse=True)))
     with pytest.raises(UsageError, match=f"did you mean .*{name}"):
         resolve(command, {name[:-1] + "x": 1})
+
+
+WRONG_TYPES: list[tuple[str, dict[str, Any], str]] = [
+    ("collect", {"k": "4"}, "k is a whole number"),
+    ("collect", {"k": True}, "k is a whole number"),
+    ("collect", {"max_samples": 4.5}, "max_samples is a whole number"),
+    ("collect", {"temperature": "hot"}, "temperature is a number"),
+    ("collect", {"min_gap": "much"}, "min_gap is a number"),
+    ("collect", {"skip_bad": "yes"}, "skip_bad is True or False"),
+    ("collect", {"stop_on": "nver"}, "stop_on is 'broken' or 'never'"),
+    ("collect", {"goal": {"grpo": 5}}, "goal is a text"),
+    ("collect", {"set": "top_k=20"}, "set is a dict"),
+    ("collect", {"read_batch": {"a": 1}}, "read_batch is a list"),
+    ("collect", {"band": (0.1, 0.5, 0.9)}, "band is two numbers"),
+    ("prepare", {"dedupe": "exactly"}, "dedupe is 'none' or 'exact' or 'near'"),
+    ("prepare", {"limit": "3"}, "limit is a whole number"),
+    ("show", {"task": "3"}, "task is a list"),
+    ("verify", {"verify_workers": "some"}, "verify_workers is 'auto' or a whole number"),
+]
+
+
+@pytest.mark.parametrize(("command", "keywords", "hint"), WRONG_TYPES, ids=lambda one: str(one))
+def test_a_value_of_another_type_is_refused_with_what_the_keyword_takes(
+    command: str, keywords: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"{command}: {next(iter(keywords))}=.* is not understood") as said:
+        resolve(command, keywords)
+    assert said.value.hint == hint
+
+
+def test_values_may_be_written_as_on_the_command_line() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert resolve("collect", {"band": "0.1-0.9", "audit": 0.05, "k": numpy.int64(4)}) == {
+        "band": (0.1, 0.9),
+        "audit": "0.05",
+        "k": 4,
+    }
+    assert resolve("collect", {"map": {"prompt": "q", "expected_answer": "a|after:####|before:,"}}) == {
+        "map": ("prompt=q", 'expected_answer="a|after:####|before:,"')
+    }
+    assert resolve("collect", {"fan_out": {"math": ["a", "b"]}}) == {"fan_out": ("math=a,b",)}
+    assert resolve("collect", {"api_key_env": ["KEY_A", "KEY_B"], "write_batch": Path("r.jsonl")}) == {
+        "api_key_env": "KEY_A,KEY_B",
+        "write_batch": "r.jsonl",
+    }
+    assert resolve("prepare", {"split": "0.9/0.1", "ignore": "thin-pairs"}) == {
+        "split": (0.9, 0.1),
+        "ignore": ("thin-pairs",),
+    }
+
+
+def test_a_request_parameter_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"temperature is given twice: 0\.5 by its keyword, 1 in set"):
+        rf.collect(rows(), model="simulated", out=tmp_path / "run", temperature=0.5, set={"temperature": 1})
+
+
+def test_the_sandbox_of_a_program_is_no_option_of_a_verifier_that_runs_none(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rf.RunWarning)  # `true` calls no model
+        rf.collect(
+            rows(1),
+            model="simulated",
+            verifier="exact",
+            agent="program:true",
+            sandbox="off",
+            attempts=1,
+            out=out,
+        )
+    assert json.loads((out / "rollouts_run.json").read_text())["config"]["sandbox"] == "off"
+
+
+def test_requests_are_written_and_their_answers_read_as_by_the_command_line(tmp_path: Path) -> None:
+    out, requests = tmp_path / "run", tmp_path / "requests.jsonl"
+    keywords: dict[str, Any] = {"model": "simulated", "verifier": "exact", "k": 2, "out": out}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rf.RunWarning)
+        written = rf.collect(rows(3), write_batch=requests, **keywords)
+    assert (
+        written.outcome == "requests" and written.outcome.ok and "wrote 6 requests" in written.outcome.message
+    )
+    lines = [json.loads(line) for line in requests.read_text().splitlines()]
+    message = {"role": "assistant", "content": "7"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    body = {"id": "x", "object": "chat.completion", "created": 1, "model": "simulated", "choices": [choice]}
+    answers = [
+        {"id": "1", "custom_id": line["custom_id"], "response": {"status_code": 200, "body": body}}
+        for line in lines
+    ]
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(row) + "\n" for row in reversed(answers)))
+    run = rf.collect(rows(3), read_batch=results, **keywords)
+    assert run.outcome == "done" and len(run.rollouts) == 6
+
+
+def test_a_rehearsal_of_prepare_is_stopped_by_no_finding(tmp_path: Path) -> None:
+    wrong = rf.collect(
+        rows(12), model="simulated", verifier=never, k=4, out=tmp_path / "run", stop_on="never"
+    )
+    with pytest.raises(rf.RollforgeError, match="not fit for sft"):
+        wrong.prepare("sft", to="trl", out=tmp_path / "data")
+    planned = wrong.prepare("sft", to="trl", dry_run=True, push="org/name")
+    assert planned.counts["examples"]["planned"] == 0
+
+
+def test_several_runs_are_compared_in_a_report_and_refused_where_one_is_meant(
+    run: rf.Run, tmp_path: Path
+) -> None:
+    other = rf.collect(rows(30), model="simulated", verifier=contains, k=4, out=tmp_path / "other", seed=1)
+    both = rf.open_run([run.path, other.path])
+    page = both.report(tmp_path / "report.html").read_text()
+    assert str(run.path.name) in page and "other" in page
+    for call in (
+        both.status,
+        lambda: both.verify("exact"),
+        lambda: both.probe("exact"),
+        lambda: both.use("exact"),
+    ):
+        with pytest.raises(UsageError, match="works on one run, and this one is read from 2 files"):
+            call()
 
 
 API_FUNCTIONS: dict[str, list[Callable[..., Any]]] = {

@@ -435,10 +435,13 @@ async def test_a_failed_probe_stands_until_the_verifier_changes(tmp_path: Path) 
         lines = rollouts.read_text().splitlines(keepends=True)
         rollouts.write_text("".join(lines[:-1]))
         one_more = await collect(tmp_path, server, **words)
+        words |= {"samples": 2, "goal": "sft=5", "out": str(tmp_path / "goal")}
+        goal = await collect(tmp_path, server, **words)
+        assert goal.goal is not None and goal.goal.is_reached
     assert first.probe is not None and first.probe.is_broken
     assert again.probe is None and "the verifier was asked nothing" in " ".join(again.notes)
-    results = (first, again, unasked, one_more)
-    assert [result.exit_code for result in results] == [Exit.BROKEN_VERIFICATION] * 4
+    results = (first, again, unasked, one_more, goal)
+    assert [result.exit_code for result in results] == [Exit.BROKEN_VERIFICATION] * 5
     assert all("a probe found this verifier broken" in result.message for result in results)
     manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
     assert manifest["extra"]["probe"]["is_broken"]

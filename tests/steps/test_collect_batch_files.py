@@ -110,6 +110,16 @@ async def test_gaps_unknown_ids_doubles_and_broken_lines_are_named_and_exit_3(tm
     assert (rest.exit_code, rest.fresh) == (Exit.DONE, 1)
 
 
+async def test_a_goal_says_that_results_are_missing_and_not_that_the_tasks_ran_out(tmp_path: Path) -> None:
+    write_tasks(tmp_path, 4)
+    words: dict[str, Any] = {"samples": 4, "goal": "grpo=4"}
+    lines = offline_engine(await write(tmp_path, **words))
+    some = await read(tmp_path, save(tmp_path / "some.jsonl", lines[1:]), **words)
+    assert some.exit_code == Exit.INCOMPLETE and some.message.endswith("1 rollout has no result yet")
+    rest = await read(tmp_path, save(tmp_path / "rest.jsonl", lines[:1]), **words)
+    assert "no result" not in rest.message
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 async def test_of_two_results_an_answer_beats_an_error_in_either_order(tmp_path: Path, reverse: bool) -> None:
     write_tasks(tmp_path, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
@@ -71,3 +72,31 @@ async def test_a_key_that_is_refused_stops_the_run(
     with pytest.raises(UsageError, match="refuses the key"):
         await collect(tmp_path, model, [str(n) for n in range(50)], concurrency="1", api="responses")
     assert len(failures_of(tmp_path)) == recorded and len(model.asked) == answered + recorded + 1
+
+
+class FailsFirst:
+    """Answers each prompt with 500 the first time and with a message afterwards."""
+
+    def __init__(self, prompts: tuple[str, ...]) -> None:
+        self._owed = set(prompts)
+
+    def __call__(self, body: Row) -> Turn:
+        if (prompt := prompt_of(body)) in self._owed:
+            self._owed.remove(prompt)
+            return 500
+        return [message("fine")]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"samples": 4, "goal": "sft=5", "min_reward": 1.0, "audit": "0"}],
+    ids=["the last one", "a goal that waits for it"],
+)
+async def test_one_request_at_a_time_leaves_its_place_to_a_retry_that_all_wait_for(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    model = ScriptedModel(FailsFirst(("a", "b")))
+    settings = {"concurrency": "1", "attempts": 1, "api": "responses", "verifier": lambda task, response: 1.0}
+    async with asyncio.timeout(60):
+        result = await collect(tmp_path, model, ["a", "b"], **settings, **more)
+    assert result.ending == "done" and not result.failed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, validators
 
-from rollforge.config import parse_duration, parse_settings
+from rollforge.config import numbers_between, parse_duration, parse_settings
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,17 +67,6 @@ SETTINGS = Parameter(
     show_default=False,
 )
 """`key.path=value`, repeatable; all values merge into one nested object."""
-
-
-def numbers_between(flag: str, text: str, separator: str) -> tuple[float, ...]:
-    """Parse `0.98/0.02` or `0.1-0.9` as two numbers."""
-    try:
-        return tuple(float(part) for part in text.split(separator))
-    except ValueError as error:
-        example = "0.98/0.02" if separator == "/" else "0.1-0.9"
-        raise UsageError(
-            f"{flag} {text}: expected numbers between {separator!r}", hint=f"{flag} {example}"
-        ) from error
 
 
 def _to_band(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:

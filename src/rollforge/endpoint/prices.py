@@ -137,7 +137,7 @@ def parse_price(flag: str, text: str) -> TokenPrice | None:
     """Parse `IN/OUT[,cached=C][,reasoning=R][,batch=IN/OUT]`; None if the text is a model name to look up."""
     first, *words = text.replace(" ", "").split(",")
     if "/" not in first or not _is_pair(first):
-        if words or not first:
+        if words or not first or _is_pair(first):
             raise _unreadable(flag, text)
         return None
     text_by_part = dict(word.partition("=")[::2] for word in words)
@@ -234,7 +234,7 @@ def _at(price: Any, tokens: int) -> float | None:
 
 
 def _is_pair(text: str) -> bool:
-    """Whether the text begins with a number pair; `Qwen/Qwen2.5-7B` and `01-ai/Yi` are names."""
+    """Whether the text begins with a number, as a price does; `Qwen/Qwen2.5-7B` and `01-ai/Yi` are names."""
     try:
         float(text.partition("/")[0].removeprefix("$"))
     except ValueError:

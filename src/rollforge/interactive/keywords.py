@@ -16,23 +16,23 @@ class CollectKeywords(TypedDict, total=False):
     agent: str | None
     """model_call, tool_loop, gym_resources, gym_agent, file.py:Class, 'program:COMMAND …' or a preset (claude-
     code, codex, opencode, qwen-code, mini-swe-agent); by default the one that the flags below imply."""
-    agent_map: Sequence[str] | str
+    agent_map: Sequence[str] | Mapping[str, str | Sequence[str]] | str
     """NAME=AGENT: rows whose agent_ref or task_source is NAME go to this NeMo Gym agent; repeatable."""
     agent_name: str | None
     """NeMo Gym agent for every row, whatever its agent_ref says; with --gym-head."""
     api: Literal["auto", "responses", "chat"]
     """API that the server speaks; auto asks it once."""
-    api_key_env: str
+    api_key_env: str | Sequence[str]
     """Name of the environment variable that holds the API key, never the key itself; repeat the flag for several
     keys: one server takes them in turn, several servers have one each."""
     artifacts: Sequence[str] | str
     """Glob of files to keep from a program's working directory, such as '*.patch'; repeatable."""
     attempts: int
     """Most attempts per rollout, over resumes too."""
-    audit: str
+    audit: str | int | float
     """Goal: share of tasks filled up to -k whatever the rule says, so that pass@k can be estimated without bias;
     0 for none."""
-    band: Sequence[float] | None
+    band: Sequence[float] | str | None
     """Goal: only tasks with a pass rate in this range count: 0.1-0.9."""
     batch: bool
     """Collect through the provider's batch API (OpenAI's files and batches): half the price, answers within a
@@ -56,7 +56,7 @@ class CollectKeywords(TypedDict, total=False):
     env: str | None
     """Environment that brings tasks, agent and verdict: KIND:NAME[?key=value]; see `rollforge list
     environments`."""
-    fan_out: Sequence[str] | str
+    fan_out: Sequence[str] | Mapping[str, str | Sequence[str]] | str
     """NAME=AGENT,AGENT: rows of this NAME become one task for each NeMo Gym agent; repeatable."""
     fast: bool
     """Use the quicker mode of a verifier that has two."""
@@ -82,7 +82,7 @@ class CollectKeywords(TypedDict, total=False):
     """Rollouts per task: the same as samples."""
     logprobs: bool
     """Keep logprobs, and token ids where the server returns them."""
-    map: Sequence[str] | str
+    map: Sequence[str] | Mapping[str, str | Sequence[str]] | str
     """Fields of the task from the dataset's own, as FIELD=PATH[|STEP]:
     prompt=question,expected_answer='answer|after:####'; repeatable."""
     max_artifact_bytes: int
@@ -170,7 +170,7 @@ class CollectKeywords(TypedDict, total=False):
     """Longest time for one rollout, retries included."""
     rpm: float | None
     """Most requests a minute, for each server and key; limits in the headers of answers hold as well."""
-    sandbox: str
+    sandbox: Literal["auto", "require", "off"]
     """How programs are confined: auto and require need bubblewrap or refuse, off runs them as you."""
     seed: int
     """Seed for --shuffle and for the embedded model."""
@@ -273,7 +273,7 @@ class VerifyKeywords(TypedDict, total=False):
     """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
     sample: str | int | float | None
     """Only this many rollouts (500) or this share of them (1%); the same ones every time."""
-    sandbox: str
+    sandbox: Literal["auto", "require", "off"]
     """For a verifier that runs programs: auto, require or off."""
     set: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
@@ -367,7 +367,7 @@ class CheckKeywords(TypedDict, total=False):
     places_limit: int | None
     recipes: Sequence[str] | str
     """Several recipes; `recipe` is added to them."""
-    reward_range: Sequence[float] | None
+    reward_range: Sequence[float] | str | None
     set: Mapping[str, Any]
     """Option values by check id."""
     settings: Mapping[str, Any]
@@ -388,7 +388,7 @@ class PrepareKeywords(TypedDict, total=False):
     """Call arguments as an object, a JSON string, or text in the message."""
     balance: str | None
     """Equal numbers per value of: difficulty, label (kto), a column, a task field."""
-    band: Sequence[float] | None
+    band: Sequence[float] | str | None
     """Keep tasks with a pass rate in this range: 0.1-0.9; 0-1 drops tasks that always or never pass."""
     chosen_where: str | None
     """Condition for chosen rollouts."""
@@ -471,7 +471,7 @@ class PrepareKeywords(TypedDict, total=False):
     """rm: pairs or scored; ppo, grpo: prompts, or groups of scored rollouts with advantages."""
     shards: int
     """Files per split."""
-    split: Sequence[float]
+    split: Sequence[float] | str
     """Shares of train, validation and test, by prompt; they sum to 1: 0.98/0.02."""
     strategy: Literal["inwards", "all", "best", "hardest"]
     """inwards: best with worst, then the next; all: every pair; best: the best against each; hardest: nearest
@@ -504,8 +504,8 @@ class ShowKeywords(TypedDict, total=False):
     sort: str | None
     suspicious: bool
     """Those that look wrong first."""
-    task: Sequence[int]
-    tasks: Sequence[int]
+    task: Sequence[int] | int
+    tasks: Sequence[int] | int
     where: str | None
     worst: bool
     """Lowest reward first."""
@@ -540,7 +540,7 @@ class EvaluateKeywords(TypedDict, total=False):
 
     api: Literal["auto", "responses", "chat"]
     """API that the server speaks; auto asks it once."""
-    api_key_env: str
+    api_key_env: str | Sequence[str]
     """Name of the environment variable that holds the API key, never the key itself; repeat the flag for several
     keys: one server takes them in turn, several servers have one each."""
     attempts: int

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from rollforge.assembly.evaluations import EvalSettings
 from rollforge.assembly.monitoring import MonitorChoice, SinkChoice
-from rollforge.config import parse_duration
 from rollforge.errors import UsageError
+from rollforge.interactive.keyword_values import fitted
 from rollforge.records import JsonObject
 from rollforge.registry import refuse_unknown
 from rollforge.steps.check import CheckOptions
@@ -32,7 +32,7 @@ T = TypeVar("T", SinkChoice, MonitorChoice, ScaleOptions)
 
 SAMPLING: dict[str, Any] = {"temperature": float, "top_p": float, "max_output_tokens": int}
 """Request parameters with a dedicated keyword, as on the command line."""
-SETS_OF_VERIFIER: dict[str, Any] = {"fast": bool, "sandbox": str}
+SETS_OF_VERIFIER: dict[str, Any] = {"fast": bool, "sandbox": Literal["auto", "require", "off"]}
 """Keywords that set options of the verifier."""
 
 
@@ -189,8 +189,9 @@ def keyword_names(command: str) -> dict[str, Any]:
 
 
 def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
-    """The keywords as fields of the command's records; raises for a typo, and for one thing said twice."""
-    refuse_unknown(keywords, sorted({*keyword_names(command), *KEYWORDS[command].parameters}), command)
+    """The keywords as fields of the command's records; raises for a typo, a value of another type, and one thing said twice."""
+    names = keyword_names(command)
+    refuse_unknown(keywords, sorted({*names, *KEYWORDS[command].parameters}), command)
     fields, aliases = keyword_fields(command), keyword_aliases(command)
     resolved: JsonObject = {}
     said_as: dict[str, str] = {}
@@ -201,35 +202,24 @@ def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
                 f"{command}: {said_as[target]} and {name} say the same thing", hint="give one of them"
             )
         said_as[target] = name
-        resolved[target] = _fitted(value, fields.get(target), target)
+        resolved[target] = fitted(
+            value, fields.get(target, names[name]), name=name, field=target, command=command
+        )
     return resolved
-
-
-def _fitted(value: Any, kind: Any, name: str) -> Any:
-    """The value as the record stores it: `concurrency=8` becomes "8", `deadline="8h"` seconds, a list a tuple."""
-    kinds = (kind, *get_args(kind))
-    if isinstance(value, str) and float in kinds and str not in kinds:
-        return parse_duration(value) if name.endswith("_s") or name == "timeout" else float(value)
-    if (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and str in kinds
-        and not {int, float} & set(kinds)
-    ):
-        return str(value)
-    if str(kind).startswith("tuple[") or any(str(one).startswith("tuple[") for one in kinds):
-        if isinstance(value, list):
-            return tuple(value)
-        if isinstance(value, str):
-            return (value,)
-    return value
 
 
 def take_sampling(keywords: JsonObject) -> None:
     """Move temperature and other sampling keywords into the request parameters."""
     chosen = {name: value for name in SAMPLING if (value := keywords.pop(name, None)) is not None}
+    settings = dict(keywords.get("overrides") or {})
+    for name in chosen.keys() & settings.keys():
+        if chosen[name] != settings[name]:
+            raise UsageError(
+                f"{name} is given twice: {chosen[name]} by its keyword, {settings[name]} in set=…",
+                hint="give one of them",
+            )
     if chosen:
-        keywords["overrides"] = chosen | dict(keywords.get("overrides") or {})
+        keywords["overrides"] = chosen | settings
 
 
 def take_verifier_settings(keywords: JsonObject, *, options: str, mode: str) -> None:

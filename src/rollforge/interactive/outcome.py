@@ -20,11 +20,14 @@ _WORDS = {
     Exit.BUDGET_REACHED: "over budget",
     Exit.INTERRUPTED: "interrupted",
 }
+_UNFINISHED = ("pilot", "requests")
+"""Endings that are all right although rollouts are still owed."""
 _NEXT = {
     "incomplete": "the same call collects what is missing",
     "broken": "look at verdicts before anything else: run.show(suspicious=True); then judge again: run.verify(...)",
     "over budget": "the same call goes on, with a new budget",
     "interrupted": "the same call goes on from here",
+    "requests": "answer them, then the same call with read_batch=… instead of write_batch=…",
 }
 
 
@@ -33,7 +36,7 @@ class RunWarning(UserWarning):
 
 
 class RunOutcome(str):
-    """`done`, `incomplete`, `interrupted`, `over budget`, `broken`, `pilot` or `running`; compares equal to that string."""
+    """`done`, `incomplete`, `interrupted`, `over budget`, `broken`, `pilot`, `requests` or `running`; equals that string."""
 
     __slots__ = ("exit_code", "message")
 
@@ -60,7 +63,7 @@ class RunOutcome(str):
     @classmethod
     def of_result(cls, result: CollectResult) -> Self:
         """The outcome of a finished collection."""
-        word = _WORDS.get(result.exit_code, "pilot" if result.ending == "pilot" else "done")
+        word = _WORDS.get(result.exit_code, result.ending if result.ending in _UNFINISHED else "done")
         counts = f"{result.finished:,} of {count_of(result.expected, 'rollout')}"
         judged = f", {result.unjudged:,} without a verdict" if result.unjudged else ""
         return cls(word, f"{result.message} ({counts}{judged})", result.exit_code)

@@ -34,9 +34,11 @@ from rollforge.steps.collect import (
     ScaleOptions,
     ShardedCollection,
 )
+from rollforge.steps.collect.batch.batch_step import write_batch
+from rollforge.steps.collect.program_options import sandbox_fields
 from rollforge.steps.profile import write_gym_files
 from rollforge.steps.verify import SpreadVerification, Verification, VerifyOptions, VerifySummary
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, read_manifest
 
 if TYPE_CHECKING:
     from rollforge.steps.collect.live import LiveSnapshot
@@ -57,7 +59,15 @@ def collecting(
     keywords = resolve("collect", options)
     samples, limit = take_counts(keywords, samples=samples, limit=limit)
     take_sampling(keywords)
-    take_verifier_settings(keywords, options="verifier_options", mode="verify_mode")
+    if keywords.pop("fast", False):
+        keywords["verify_mode"] = "fast"
+    if (sandbox := keywords.pop("sandbox", None)) is not None:
+        keywords |= sandbox_fields(
+            sandbox,
+            agent=keywords.get("agent"),
+            verifier=verifier,
+            verifier_options=keywords.get("verifier_options") or {},
+        )
     if keywords.get("no_verify"):
         verifier = None
     gym_files = bool(keywords.pop("gym_files", False))
@@ -80,9 +90,14 @@ def collecting(
     with ExitStack() as opening:
         tasks = opening.enter_context(read_file(tasks))
         out = opening.enter_context(written_run(out, is_collected=True))
-        here = replace(chosen, input=task_source(tasks, out), out=str(out))
-        if scale or RunFiles(out).is_sharded:
+        is_sharded = bool(scale) or RunFiles(out).is_sharded
+        if is_sharded:
+            scale.check(chosen)
             monitor.refuse_shards()
+        here = replace(chosen, input=task_source(tasks, out), out=str(out))
+        if here.write_batch is not None:
+            return requests_work(here, held=opening.pop_all())
+        if is_sharded:
             return sharded_work(here, scale, progress, held=opening.pop_all())
         observer = opening.enter_context(open_monitor(monitor, here.out, here.to_config()))
         held = opening.pop_all()
@@ -136,6 +151,34 @@ def sharded_work(
             shown.close()
 
     return WaitingWork(run, drain=collection.drain, abort=collection.abort, show=shown.show)
+
+
+def requests_work(options: CollectOptions, *, held: ExitStack) -> WaitingWork[CollectResult]:
+    """The work of `write_batch`: owed rollouts become files of requests, and nothing is sent; `held` is closed afterwards."""
+
+    async def run() -> CollectResult:
+        with held:
+            written = await write_batch(options, command=_command())
+        manifest = read_manifest(RunFiles(options.out))
+        assert manifest is not None, "written with the requests"
+        return CollectResult(
+            run=written.run,
+            ending="requests",
+            exit_code=Exit.DONE,
+            message=f"wrote {count_of(written.requests, 'request')} to {', '.join(written.files)}",
+            expected=manifest.expected,
+            finished=manifest.finished,
+            fresh=0,
+            owed=manifest.expected - manifest.finished,
+            unjudged=manifest.unjudged,
+            failed=manifest.failed,
+            elapsed_s=0.0,
+            rollouts_per_s=None,
+            tokens_per_s=None,
+            bottleneck="",
+        )
+
+    return WaitingWork(run)
 
 
 def _command() -> list[str]:

@@ -31,7 +31,7 @@ from rollforge.steps.collect.collect_options import (
 )
 from rollforge.steps.collect.cost_options import CostOptions
 from rollforge.steps.collect.goal.goal_options import GoalOptions
-from rollforge.steps.collect.program_options import ProgramOptions, runs_program
+from rollforge.steps.collect.program_options import ProgramOptions, sandbox_fields
 from rollforge.store.files import RunFiles
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ COMMON = (
     *("--concurrency", "--max-failures", "--goal"),
 )
 """Flags that `collect -h` shows."""
-
-RUNS_CODE = ("code", "script")
-"""Verifiers that run programs and therefore have the option `sandbox`."""
 
 _MODEL = Group("Model", sort_key=2)
 _VERIFIER = Group("Verifier", sort_key=3)
@@ -245,10 +242,12 @@ def collect(
     )
     fields["overrides"] = _overrides(sampling.overrides(), server.overrides)
     if judging.sandbox:
-        fields["sandbox"] = judging.sandbox
-        is_asked = judging.sandbox != "auto" and not runs_program(agent.agent)
-        if is_asked or verification.verifier in RUNS_CODE:
-            fields["verifier_options"] = verification.verifier_options | {"sandbox": judging.sandbox}
+        fields |= sandbox_fields(
+            judging.sandbox,
+            agent=agent.agent,
+            verifier=verification.verifier,
+            verifier_options=verification.verifier_options,
+        )
     if judging.fast:
         fields["verify_mode"] = "fast"
     if verification.no_verify:
@@ -263,15 +262,6 @@ def collect(
     for name in options.key_envs:
         _refuse_unset_key(name)
     is_sharded = scale.shard or scale.is_spread or RunFiles(out).is_sharded
-    if is_sharded and (options.goal or options.top_up):
-        raise UsageError(
-            f"{'--goal' if options.goal else '--top-up'} cannot be combined with shards: what to sample next depends on all tasks",
-            hint="collect in one process, or give each shard's tasks a run and a goal of their own",
-        )
-    if is_sharded and options.uses_batches:
-        raise UsageError(
-            "--batch cannot be combined with shards", hint="collect with --batch into a run without shards"
-        )
     if scale.shard and gym_files:
         raise UsageError(
             "--gym-files needs the whole run, and --shard collects a part of it",

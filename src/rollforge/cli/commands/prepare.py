@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from rollforge.cli.commands.reading_flags import index_elsewhere
-from rollforge.cli.converters import BAND, Flag, numbers_between
+from rollforge.cli.converters import BAND, Flag
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
+from rollforge.config import numbers_between
 from rollforge.errors import Exit, UsageError
 from rollforge.steps.prepare.settings import FileSettings, PairSettings, RowSettings, SelectionSettings
 

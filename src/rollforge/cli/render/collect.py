@@ -264,7 +264,7 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if result.suspect is not None:
         _print_suspect(result)
     if result.bad_lines:
-        say(f"  left out  {result.bad_lines:,} bad lines of the task file")
+        say(f"  left out  {count_of(result.bad_lines, 'bad line')} of the task file")
     say(
         f"  speed     {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s in and out, "
         f"over {duration(result.elapsed_s)} in all"

@@ -301,7 +301,8 @@ class CollectEngine:
                 self.is_dry.set()
             if not self._again and not self._running:
                 return None
-            await self._wait_for_change(self._again[0][0] - now if self._again else None)
+            # The place goes to a retry meanwhile: with `-c 1` it is the only one, and all wait for that retry.
+            await self._limiter.lend(self._wait_for_change(self._again[0][0] - now if self._again else None))
         return None
 
     def _is_stopping_now(self) -> bool:

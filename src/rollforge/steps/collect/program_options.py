@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from rollforge.records import JsonFields
 
 PRESETS = ("claude-code", "codex", "opencode", "qwen-code", "mini-swe-agent")
 
@@ -39,3 +41,17 @@ class ProgramOptions:
 def runs_program(agent: str | None) -> bool:
     """Whether the agent is an external program."""
     return agent is not None and (agent in (*PRESETS, "program") or agent.startswith("program:"))
+
+
+RUNS_CODE = ("code", "script")
+"""Verifiers that run programs and therefore have the option `sandbox`."""
+
+
+def sandbox_fields(
+    sandbox: str, *, agent: str | None, verifier: Any, verifier_options: JsonFields
+) -> dict[str, Any]:
+    """The options that `sandbox` sets: the agent's, and the verifier's where that runs programs or no agent does."""
+    is_asked = sandbox != "auto" and not runs_program(agent)
+    if is_asked or verifier in RUNS_CODE:
+        return {"sandbox": sandbox, "verifier_options": verifier_options | {"sandbox": sandbox}}
+    return {"sandbox": sandbox}

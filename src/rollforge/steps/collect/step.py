@@ -345,7 +345,8 @@ class Collection:
             plan.manifest.extra[PROBE] = report.facts()
         suspect = self._suspect_window(machinery, unjudged)
         is_still_suspect = suspect is not None and not engine.watch.tripped
-        if is_still_suspect or self._has_failed_probe(plan):
+        has_failed_probe = self._has_failed_probe(plan)
+        if is_still_suspect or has_failed_probe:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
         self._settle_design(plan, goal, owed)
@@ -366,13 +367,13 @@ class Collection:
                 ending,
                 engine,
                 shortfall,
-                suspicion=self._suspects.message()
-                if suspect is not None and not engine.watch.tripped
-                else "",
-                has_failed_probe=self._has_failed_probe(plan),
+                suspicion=self._suspects.message() if is_still_suspect else "",
+                has_failed_probe=has_failed_probe,
             )
-            if goal is None
-            else goal_message(ending, engine, goal),
+            if goal is None or is_still_suspect or has_failed_probe
+            else goal_message(
+                ending, engine, goal, gaps=self.batch_report.gaps if self.batch_report is not None else 0
+            ),
             expected=expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,

@@ -19,5 +19,5 @@ StopReason = Literal[
 Reason = Literal[StopReason, ""]
 """Why no new work is taken; empty while work is taken."""
 
-Ending = Literal[StopReason, "done", "incomplete"]
-"""How a collection ended: complete, or by a stop reason."""
+Ending = Literal[StopReason, "done", "incomplete", "requests"]
+"""How a collection ended: complete, by a stop reason, or with requests written instead of sent."""

@@ -52,13 +52,14 @@ def _stages(metrics: RunMetrics, is_uncorrected: bool) -> list[tuple[str, str]]:
     )
     text = (
         f"tasks were sampled adaptively{goal}: numbers about rewards and answers are over the first stage, "
-        f"{facts.first} samples of each of {facts.tasks:,} begun tasks{beyond}"
+        f"{count_of(facts.first, 'sample')} of each of {count_of(facts.tasks, 'begun task')}{beyond}"
     )
     absent = sorted(
         {name for name in facts.left_out if name.startswith("pass@")}, key=lambda name: int(name[5:])
     )
     if absent:
-        text += f"; {absent[0]} … {absent[-1]} are left out: {facts.left_out[absent[-1]]}"
+        names = f"{absent[0]} … {absent[-1]} are" if len(absent) > 1 else f"{absent[0]} is"
+        text += f"; {names} left out: {facts.left_out[absent[-1]]}"
     return [("adaptive-run", text)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollforge.adaptive.design import Expectation, GoalProgress
 from rollforge.errors import Exit
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.ending import message_of
 from rollforge.steps.collect.engine import CollectEngine
 from rollforge.steps.collect.stop_reason import Ending, Reason
@@ -20,11 +21,17 @@ def goal_ending(reason: Reason, ending: Ending, code: Exit, goal: GoalProgress) 
     return ("pilot", Exit.DONE) if reason == "pilot" else ("incomplete", Exit.INCOMPLETE)
 
 
-def goal_message(ending: Ending, engine: CollectEngine, goal: GoalProgress) -> str:
-    """One sentence on the progress and the remaining need."""
+def goal_message(ending: Ending, engine: CollectEngine, goal: GoalProgress, *, gaps: int = 0) -> str:
+    """One sentence on the progress and the remaining need.
+
+    Args:
+        gaps: requests written earlier that have no result yet.
+    """
     so_far = f"{goal.usable:,} of {goal.target:,} usable {goal.unit} ({goal.recipe})"
     if ending == "done":
         return f"goal reached: {so_far}"
+    if ending == "incomplete" and gaps:
+        return f"{so_far}; {count_of(gaps, 'rollout has', 'rollouts have')} no result yet"
     if ending == "incomplete":
         return f"the tasks ran out: {so_far}; {_needs_tasks(goal)}"
     return f"{message_of(ending, engine)}: {so_far}; {_needs_tokens(goal)}"

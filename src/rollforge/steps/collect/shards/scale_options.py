@@ -43,8 +43,13 @@ class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if options.goal is not None or options.top_up is not None:
             raise UsageError(
-                "--goal and --top-up steer all tasks from one process",
-                hint="leave out --shard, --workers and --on, or the goal",
+                f"{'--goal' if options.goal else '--top-up'} cannot be combined with shards: what to sample next depends on all tasks",
+                hint="collect in one process, or give each shard's tasks a run and a goal of their own",
+            )
+        if options.uses_batches:
+            raise UsageError(
+                "--batch cannot be combined with shards",
+                hint="collect with --batch into a run without shards",
             )
         if options.verifier is not None and not isinstance(options.verifier, str):
             raise UsageError(
