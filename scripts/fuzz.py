@@ -91,6 +91,10 @@ def row(chance: random.Random) -> str:
     pairs.append(f'"response":{response}')
     pairs.append(f'"responses_create_params":{{"input":"{chance.choice(TEXTS)}"}}')
     chance.shuffle(pairs)
+    if chance.random() < 0.5:
+        pairs.insert(
+            0, f'"_ng_task_index":{chance.choice(NUMBERS)},"_ng_rollout_index":{chance.choice(NUMBERS)}'
+        )
     return "{" + (", " if chance.random() < 0.3 else ",").join(pairs) + "}"
 
 
@@ -132,6 +136,7 @@ def fuzz_rows(module: object, chance: random.Random) -> int:
         block = "\n".join(made).encode("utf-8", "surrogatepass")
         block = block if chance.random() < UNTOUCHED else mutated(chance, block)
         count, left = rows.take(exact(block), 1 + lines, chance.randrange(2**40))
+        module.leading_keys(exact(block))  # type: ignore[attr-defined]
         assert len(left) % 24 == 0 and len(left) // 24 <= count
         if chance.random() < 0.5:
             answers, ends, characters, *_ = rows.drain()

@@ -8,6 +8,8 @@ is wrong with it. For the lines that it takes, both readers must make the same c
     lines, left = rows.take(block, first_line, offset)    whole lines; `left`: (line, start, end) as int64 for each line left
     rows.drain()                                          answers (unescaped), their sizes in characters, and new prompts (raw)
     rows.finish()                                         the columns of all rows taken; resets the object
+    leading_keys(block)                                      (task, sample, end) as int64 for each whole line: its key, if it begins
+                                                          with one as our own rows do, else -1; nothing else is read
 
 A line that is left leaves no trace in the columns. Parsing touches no Python object and runs without the interpreter lock. */
 
@@ -577,6 +579,49 @@ static void rows_dealloc(PyObject *self) {
     Py_DECREF(type);
 }
 
+/* Reads `name` and up to 18 digits; returns where they end, or NULL. */
+static const char *read_named_number(const char *at, const char *end, const char *name, int64_t *number) {
+    size_t size = strlen(name);
+    if ((size_t)(end - at) < size || memcmp(at, name, size)) return NULL;
+    const char *digits = at += size;
+    for (*number = 0; at < end && at - digits < 18 && *at >= '0' && *at <= '9'; at++) *number = *number * 10 + (*at - '0');
+    return at > digits ? at : NULL;
+}
+
+static void add_leading_keys(const char *start, const char *end, Buffer *found) {
+    const char *text = start, *stop;
+    while (start < end && (stop = memchr(start, '\n', (size_t)(end - start)))) {
+        int64_t task = -1, sample = -1;
+        const char *at = read_named_number(start, stop, "{\"_ng_task_index\":", &task);
+        if (at) at = read_named_number(at, stop, ",\"_ng_rollout_index\":", &sample);
+        int has_key = at && at < stop && (*at == ',' || *at == '}');
+        start = stop + 1;
+        add_int64(found, has_key ? task : -1);
+        add_int64(found, has_key ? sample : -1);
+        add_int64(found, start - text);
+    }
+}
+
+static PyObject *leading_keys(PyObject *self, PyObject *arguments) {
+    Py_buffer block;
+    int has_failed = 0;
+    Buffer keys = {.has_failed = &has_failed};
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*", &block)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    add_leading_keys(block.buf, (const char *)block.buf + block.len, &keys);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&block);
+    PyObject *found = has_failed ? PyErr_NoMemory() : bytes_of(&keys);
+    buffer_free(&keys);
+    return found;
+}
+
+static PyMethodDef functions[] = {
+    {"leading_keys", leading_keys, METH_VARARGS, "leading_keys(block) -> (task, sample, end) of each whole line"},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMethodDef rows_methods[] = {
     {"take", rows_take, METH_VARARGS, "take(block, first_line, offset) -> (lines, left): read whole lines"},
     {"drain", rows_drain, METH_NOARGS, "drain() -> (answers, ends, characters, prompts, ends): texts since the last call"},
@@ -607,6 +652,7 @@ static int add_members(PyObject *module) {
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_members}, {0, NULL}};
 static PyModuleDef module = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_doc = "Ordinary rollout lines as columns.", .m_slots = slots};
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_doc = "Ordinary rollout lines as columns.", .m_methods = functions,
+    .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__rows(void) { return PyModuleDef_Init(&module); }

@@ -7,11 +7,11 @@ reported. The shards are not changed.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,18 +19,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge.errors import Exit, UsageError
+from rollforge.errors import DataError, Exit, UsageError
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, Index
 from rollforge.runtime.on_error import OnError
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import UNREADABLE, RunFiles, read_manifest, replacing
 from rollforge.store.atomic import sync_file
 from rollforge.store.find import near_run
+from rollforge.store.leading_keys import leading_keys
 from rollforge.store.manifest import State
 from rollforge.store.rollout_parts import RunPart, parts_of
 from rollforge.store.shard_plan import ShardPlan, array_text, read_plan
 from rollforge.store.shard_storage import DiskStorage
-from rollforge.store.shards import read_epochs, refuse_other_plans, shard_states
+from rollforge.store.shards import shard_states
 from rollforge.tasks import TaskFile
 
 HELD_BYTES = 64 << 20
@@ -42,9 +43,6 @@ SYNCED_BYTES = 64 << 20
 """Bytes between two early syncs, so that the disk writes while the next shards are read."""
 MOST_NAMED = 20
 """Most gaps and duplicates that are listed; all are counted."""
-
-_KEY = re.compile(rb'\{"%s":(\d{1,18}),"%s":(\d{1,18})[,}]' % (TASK_KEY.encode(), ROLLOUT_KEY.encode()))
-"""Pattern of the beginning of rollforge's own rows, with their key."""
 
 Ints = NDArray[np.int64]
 
@@ -102,16 +100,15 @@ def merge_run(run: str | Path, out: str | Path | None = None) -> MergeResult:
         raise UsageError(
             f"{run}: no run of shards", hint="merge reads runs made with collect --shard, --workers or --on"
         )
-    for shard in range(len(plan)):
-        refuse_other_plans(plan, shard, read_epochs(storage, shard))
+    parts = parts_of(files)
     target = Path(out) if out is not None else files.rollouts
     _refuse_overwriting(files, target)
     tasks = TaskFile.open(files.tasks, count=plan.tasks)
     try:
         merger = _Merger(plan, tasks.ids)
         with replacing(target) as file:
-            merger.write(_parts_by_shard(files, len(plan)), file)
-        _merge_failures(files, target)
+            merger.write(_by_shard(parts.rollouts, len(plan)), file)
+        _merge_failures(parts.failures, target)
     finally:
         tasks.close()
     states = list(shard_states(storage, plan))
@@ -151,16 +148,15 @@ def _refuse_overwriting(files: RunFiles, target: Path) -> None:
         raise UsageError(f"{target} exists and is no merge of {files.name}", hint="choose another -o")
 
 
-def _parts_by_shard(files: RunFiles, count: int) -> list[list[RunPart]]:
+def _by_shard(parts: Sequence[RunPart], count: int) -> list[list[RunPart]]:
     parts_by_shard: list[list[RunPart]] = [[] for _ in range(count)]
-    for part in parts_of(files).rollouts:
+    for part in parts:
         parts_by_shard[int(part.path.parent.parent.name)].append(part)
     return parts_by_shard
 
 
-def _merge_failures(files: RunFiles, target: Path) -> None:
+def _merge_failures(parts: Sequence[RunPart], target: Path) -> None:
     """Merge failures in shard order; no file without failures."""
-    parts = parts_of(files).failures
     merged = RunFiles(target).failures
     if not parts:
         return
@@ -273,15 +269,17 @@ class _Rows:
         self.unreadable = 0
         self._memory = memory
         self._held = 0
-        size = sum(part.size() for part in parts)
-        self._is_held = size <= HELD_BYTES
-        if self._is_held and size > len(memory):
-            memory += bytes(-(-(size - len(memory)) // GROWN_BYTES) * GROWN_BYTES)
-        self._files = [part.path.open("rb", buffering=0) for part in parts]
+        self._files: list[FileIO] = []
         columns: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
         with OnError(self.__exit__):
-            for number, part in enumerate(parts):
-                columns += self._read(number, part.size())
+            for part in parts:
+                self._files.append(part.path.open("rb", buffering=0))
+            sizes = [_size(part, file) for part, file in zip(parts, self._files, strict=True)]
+            self._is_held = sum(sizes) <= HELD_BYTES
+            if self._is_held and sum(sizes) > len(memory):
+                memory += bytes(-(-(sum(sizes) - len(memory)) // GROWN_BYTES) * GROWN_BYTES)
+            for number, size in enumerate(sizes):
+                columns += self._read(number, size)
         joined = (
             [np.concatenate([np.zeros(0, np.int64), *some]) for some in zip(*columns, strict=True)]
             if columns
@@ -304,34 +302,41 @@ class _Rows:
             with memoryview(self._memory) as view:
                 while count := self._files[number].readinto(view[self._held : first + size]):
                     self._held += count
-            yield self._scan(self._memory, first, self._held, source=0, shift=0)
+                with view[first : self._held] as text:
+                    yield self._scan(text, source=0, shift=first)
             return
         offset = 0
         while offset < size:
-            data = os.pread(self._files[number].fileno(), min(BLOCK, size - offset), offset)
-            whole = data.rfind(b"\n") + 1
-            while not whole and offset + len(data) < size:
-                data += os.pread(self._files[number].fileno(), BLOCK, offset + len(data))
-                whole = data.rfind(b"\n") + 1
+            data = self._pread(number, offset, min(BLOCK, size - offset))
+            while not (whole := data.rfind(b"\n") + 1) and offset + len(data) < size:
+                data += self._pread(number, offset + len(data), min(BLOCK, size - offset - len(data)))
             if not whole:
                 return
-            yield self._scan(data, 0, whole, source=number, shift=offset)
+            yield self._scan(memoryview(data)[:whole], source=number, shift=offset)
             offset += whole
 
-    def _scan(
-        self, block: bytes | bytearray, start: int, stop: int, *, source: int, shift: int
-    ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Keys and places of the lines that are rows. A million lines pass through this loop: it uses locals only."""
-        match, find = _KEY.match, block.find
-        numbers: list[int] = []  # four numbers per row: a flat list becomes an array sooner than tuples do
-        while end := find(b"\n", start, stop) + 1:
-            if (key := match(block, start)) is not None:
-                numbers += int(key[1]), int(key[2]), start, end
-            elif (row := self._decoded(bytes(block[start:end]))) is not None:
-                numbers += row.task, row.rollout, start, end
-            start = end
-        tasks, samples, starts, ends = np.array(numbers, np.int64).reshape(-1, 4).T
-        return tasks, samples, np.full(len(tasks), source, np.int64), starts + shift, ends + shift
+    def _pread(self, number: int, offset: int, count: int) -> bytes:
+        """Some bytes of a part, at least one.
+
+        Raises:
+            DataError: the part ends before them.
+        """
+        file = self._files[number]
+        data = os.pread(file.fileno(), count, offset)
+        if not data:
+            raise DataError(f"{file.name} became shorter while it was read", hint="merge again")
+        return data
+
+    def _scan(self, text: memoryview, *, source: int, shift: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Keys and places of the lines that are rows."""
+        task, sample, end = leading_keys(text).T.copy()
+        start = np.zeros_like(end)
+        start[1:] = end[:-1]
+        for line in np.flatnonzero(task < 0).tolist():
+            if (row := self._decoded(bytes(text[start[line] : end[line]]))) is not None:
+                task[line], sample[line] = row.task, row.rollout
+        rows = np.flatnonzero(task >= 0)
+        return task[rows], sample[rows], np.full(len(rows), source), start[rows] + shift, end[rows] + shift
 
     def _decoded(self, line: bytes) -> _Key | None:
         """The key of a line that does not begin with it; None for an invalid row."""
@@ -350,7 +355,7 @@ class _Rows:
             return
         for source, start, end in self._spans(rows):
             while start < end:
-                data = os.pread(self._files[source].fileno(), min(BLOCK, end - start), start)
+                data = self._pread(source, start, min(BLOCK, end - start))
                 file.write(data)
                 start += len(data)
 
@@ -361,3 +366,8 @@ class _Rows:
         breaks = np.flatnonzero((source[1:] != source[:-1]) | (start[1:] != end[:-1])) + 1
         firsts, lasts = np.r_[0, breaks], np.r_[breaks, len(rows)] - 1
         yield from zip(source[firsts].tolist(), start[firsts].tolist(), end[lasts].tolist(), strict=True)
+
+
+def _size(part: RunPart, file: FileIO) -> int:
+    """Bytes to read: no more than there are, since a part that was copied incompletely is shorter than recorded."""
+    return min(part.size(), os.fstat(file.fileno()).st_size)
