@@ -291,7 +291,10 @@ def test_over_budget_and_broken_have_words_of_their_own(tmp_path: Path) -> None:
             max_total_tokens=200,
             concurrency=2,
         )
-    assert done.outcome == "over budget"
+    reopened = rf.open_run(tmp_path / "a").outcome
+    assert done.outcome == reopened == "over budget" and reopened.exit_code == done.outcome.exit_code == 6
+    whole = rf.collect(rows(60), model="simulated", verifier=contains, out=tmp_path / "a")
+    assert whole.outcome == rf.open_run(tmp_path / "a").outcome == "done"
     with pytest.raises(BrokenVerification):
         rf.collect(
             rows(200),
