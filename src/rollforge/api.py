@@ -62,7 +62,9 @@ class Run:
     def __init__(
         self, path: str | Path | Sequence[str | Path], *, result: CollectResult | None = None
     ) -> None:
-        paths = [path] if isinstance(path, str | Path) else [*path]
+        paths = [path] if isinstance(path, str | Path) else [*path] if isinstance(path, Sequence) else []
+        if not paths:
+            raise UsageError(f"{path!r} names no run", hint="give a path, a glob, or a list of them")
         self.paths = [read_here(one) for one in paths]
         """The run's files: usually one; several files or a glob are read as one run. For a run in a bucket, local working copies."""
         self.address = str(paths[0]) if is_address(paths[0]) else None
@@ -294,6 +296,8 @@ class Run:
         """
         from rollforge.assembly.reports import write_report
 
+        if texts not in ("some", "none"):
+            raise UsageError(f"report: texts={texts!r} is not understood", hint="texts is 'some' or 'none'")
         return Path(write_report(self.paths, out, texts=texts, verifier=verifier).path)
 
     def probe(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:

@@ -291,7 +291,10 @@ def test_over_budget_and_broken_have_words_of_their_own(tmp_path: Path) -> None:
             max_total_tokens=200,
             concurrency=2,
         )
-    assert done.outcome == "over budget"
+    reopened = rf.open_run(tmp_path / "a").outcome
+    assert done.outcome == reopened == "over budget" and reopened.exit_code == done.outcome.exit_code == 6
+    whole = rf.collect(rows(60), model="simulated", verifier=contains, out=tmp_path / "a")
+    assert whole.outcome == rf.open_run(tmp_path / "a").outcome == "done"
     with pytest.raises(BrokenVerification):
         rf.collect(
             rows(200),
@@ -531,6 +534,38 @@ def test_a_value_of_another_type_is_refused_with_what_the_keyword_takes(
     with pytest.raises(UsageError, match=rf"{command}: {next(iter(keywords))}=.* is not understood") as said:
         resolve(command, keywords)
     assert said.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"samples": "4"}, {"limit": 2.5}, {"base_url": 3}, {"base_url": [3]}, {"out": None}, {"verifier": 3}],
+    ids=str,
+)
+def test_an_argument_of_another_type_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual: dict[str, Any] = {"model": "simulated", "verifier": "exact", "out": "run"}
+    with pytest.raises(UsageError) as said:
+        rf.collect(rows(2), **usual | arguments)
+    assert said.value.hint and not list(tmp_path.glob("*/rollouts.jsonl"))
+
+
+@pytest.mark.parametrize("path", [5, None, []], ids=str)
+def test_what_names_no_run_is_refused(path: Any) -> None:
+    with pytest.raises(UsageError, match="names no run"):
+        rf.open_run(path)
+
+
+def test_a_report_with_another_word_for_its_texts_is_refused(run: rf.Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="texts='all' is not understood"):
+        run.report(tmp_path / "report.html", texts="all")  # type: ignore[arg-type]
+
+
+def test_none_means_that_a_keyword_is_not_used() -> None:
+    assert resolve("collect", {"k": None, "temperature": None, "concurrency": None, "goal": None}) == {
+        "goal": None
+    }
 
 
 def test_values_may_be_written_as_on_the_command_line() -> None:

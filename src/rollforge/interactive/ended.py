@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollforge.errors import Exit
-from rollforge.interactive.outcome import SUSPECT, RunOutcome
+from rollforge.interactive.outcome import OVER_BUDGET, SUSPECT, RunOutcome
 from rollforge.statistics.counts import count_of
 from rollforge.store import RunFiles, is_alive, read_manifest
 from rollforge.store.find import find_runs
@@ -30,5 +30,7 @@ def outcome_of(files: RunFiles, result: CollectResult | None) -> RunOutcome:
     has_later_verdicts = files.verdicts.exists() and files.verdicts.stat().st_size > 0
     if SUSPECT in manifest.extra and not has_later_verdicts:
         return RunOutcome("broken", f"verification looked broken; {counts}", Exit.BROKEN_VERIFICATION)
+    if manifest.state == "interrupted" and OVER_BUDGET in manifest.extra:
+        return RunOutcome("over budget", counts, Exit.BUDGET_REACHED)
     word = "interrupted" if manifest.state == "running" else manifest.state
     return RunOutcome(word, counts, _EXITS.get(word, Exit.DONE))

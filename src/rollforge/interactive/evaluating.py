@@ -30,10 +30,11 @@ from rollforge.assembly.monitoring import SinkChoice, start_sinks
 from rollforge.errors import UsageError
 from rollforge.interactive.evaluated import Benched, Evaluated
 from rollforge.interactive.in_memory import write_tasks
+from rollforge.interactive.keyword_values import texts_of
 from rollforge.interactive.option_records import SAMPLING, field_types, resolve, take_record, take_sampling
 from rollforge.interactive.outcome import RunOutcome
 from rollforge.interactive.progress import Progress
-from rollforge.interactive.running import collection_work, urls_of
+from rollforge.interactive.running import collection_work
 from rollforge.interactive.waiting import WaitingWork
 from rollforge.steps.collect import CollectOptions, CollectResult
 from rollforge.steps.evaluation import (
@@ -72,7 +73,11 @@ class Evaluating(Generic[RunT]):
         self._settings = EvalSettings(**own, verifier=_verifier_words(verifier))
         self._function = verifier if callable(verifier) else None
         self._sinks = take_record(keywords, SinkChoice)
-        self._asked = {**keywords, **sampling, "base_urls": urls_of(base_url)}
+        self._asked = {
+            **keywords,
+            **sampling,
+            "base_urls": texts_of(base_url, name="base_url", command="evaluate"),
+        }
         take_sampling(self._asked)
         self._tasks, self._out, self._fresh, self._progress = tasks, out, fresh, progress
         self._open_run = open_run

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fspath
-from types import UnionType
+from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from rollforge.config import numbers_between, parse_duration
@@ -29,6 +30,30 @@ def fitted(value: Any, kind: Any, *, name: str, field: str, command: str) -> Any
     raise UsageError(
         f"{command}: {name}={value!r} is not understood{near}", hint=f"{name} is {_described(kind, field)}"
     )
+
+
+def accepts_none(kind: Any) -> bool:
+    """Whether None is a value of the type; elsewhere it means that the keyword is not used."""
+    return kind is Any or NoneType in _alternatives(kind)
+
+
+def path_of(value: Any, *, name: str, command: str) -> str:
+    """A path or address as text; anything else is refused."""
+    if isinstance(value, str | Path):
+        return str(value)
+    raise UsageError(f"{command}: {name}={value!r} is not understood", hint=f"{name} is a path")
+
+
+def texts_of(value: Any, *, name: str, command: str) -> tuple[str, ...]:
+    """One text, several, or none, as a tuple."""
+    words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
+    if (not words and value is not None and not isinstance(value, Sequence)) or not all(
+        isinstance(word, str) for word in words
+    ):
+        raise UsageError(
+            f"{command}: {name}={value!r} is not understood", hint=f"{name} is a text or a list of texts"
+        )
+    return words
 
 
 def _converted(value: Any, kind: Any, *, name: str, field: str) -> Any:
@@ -102,7 +127,7 @@ def _is_of(value: Any, kind: Any) -> bool:
         return any(_is_of(value, one) for one in arguments)
     if kind in (int, float):
         return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-    return not isinstance(kind, type) or isinstance(value, kind)
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
 
 
 def _words(kind: Any) -> list[str]:

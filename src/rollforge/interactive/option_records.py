@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 from rollforge.assembly.evaluations import EvalSettings
 from rollforge.assembly.monitoring import MonitorChoice, SinkChoice
 from rollforge.errors import UsageError
-from rollforge.interactive.keyword_values import fitted
+from rollforge.interactive.keyword_values import accepts_none, fitted
 from rollforge.records import JsonObject
 from rollforge.registry import refuse_unknown
 from rollforge.steps.check import CheckOptions
@@ -197,14 +197,15 @@ def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
     said_as: dict[str, str] = {}
     for name, value in keywords.items():
         target = aliases.get(name, name)
+        kind = fields.get(target, names[name])
+        if value is None and not accepts_none(kind):
+            continue
         if target in said_as:
             raise UsageError(
                 f"{command}: {said_as[target]} and {name} say the same thing", hint="give one of them"
             )
         said_as[target] = name
-        resolved[target] = fitted(
-            value, fields.get(target, names[name]), name=name, field=target, command=command
-        )
+        resolved[target] = fitted(value, kind, name=name, field=target, command=command)
     return resolved
 
 

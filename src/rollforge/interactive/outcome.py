@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 SUSPECT = "suspect"
 """The manifest's key for rollouts whose verdicts the detectors distrust."""
+OVER_BUDGET = "over_budget"
+"""The manifest's key for the budget that ended the last session."""
 
 _WORDS = {
     Exit.INCOMPLETE: "incomplete",

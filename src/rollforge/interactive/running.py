@@ -15,6 +15,7 @@ from rollforge.errors import Exit
 from rollforge.index import open_index
 from rollforge.interactive.buckets import read_file, written_run
 from rollforge.interactive.in_memory import task_source
+from rollforge.interactive.keyword_values import fitted, path_of, texts_of
 from rollforge.interactive.option_records import (
     resolve,
     take_counts,
@@ -57,6 +58,9 @@ def collecting(
 ) -> WaitingWork[CollectResult]:
     """Prepare the work of `collect`; invalid arguments raise here, before anything is written."""
     keywords = resolve("collect", options)
+    path_of(out, name="out", command="collect")
+    samples = fitted(samples, int, name="samples", field="samples", command="collect")
+    limit = fitted(limit, int | None, name="limit", field="limit", command="collect")
     samples, limit = take_counts(keywords, samples=samples, limit=limit)
     take_sampling(keywords)
     if keywords.pop("fast", False):
@@ -76,7 +80,7 @@ def collecting(
         input=str(tasks) if isinstance(tasks, str | Path) else "-",
         out=str(out),
         model=model,
-        base_urls=urls_of(base_url),
+        base_urls=texts_of(base_url, name="base_url", command="collect"),
         verifier=verifier,
         samples=samples,
         limit=limit,
@@ -102,11 +106,6 @@ def collecting(
         observer = opening.enter_context(open_monitor(monitor, here.out, here.to_config()))
         held = opening.pop_all()
     return collection_work(here, progress, held=held, observer=observer, gym_files=gym_files)
-
-
-def urls_of(base_url: str | Sequence[str]) -> tuple[str, ...]:
-    """Server URLs in the form of the options."""
-    return (base_url,) if isinstance(base_url, str) else tuple(base_url)
 
 
 def collection_work(

@@ -117,8 +117,10 @@ def load_verifier(
     """
     if callable(spec):
         function, name = spec, getattr(spec, "__qualname__", type(spec).__name__)
-    else:
+    elif isinstance(spec, str):
         function, name = _find(spec), spec
+    else:
+        function, name = spec, repr(spec)
     if not callable(function):
         raise UsageError(
             f"{name} is a {type(function).__name__}, not a function or class that verifies",

@@ -62,6 +62,8 @@ from rollforge.verifiers.probes import ProbeReport
 logger = logging.getLogger(__name__)
 
 PROBE = "probe"
+OVER_BUDGET = "over_budget"
+"""The manifest's key for the budget that ended the last session: deadline, tokens or cost."""
 """The manifest's key for the outcome of a probe."""
 MANIFEST_EVERY_S = 2.0
 
@@ -349,6 +351,10 @@ class Collection:
         if is_still_suspect or has_failed_probe:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
+        if code == Exit.BUDGET_REACHED:
+            plan.manifest.extra[OVER_BUDGET] = ending
+        else:
+            plan.manifest.extra.pop(OVER_BUDGET, None)
         self._settle_design(plan, goal, owed)
         with contextlib.suppress(OSError), self._manifest_lock:
             self._is_finished = True
