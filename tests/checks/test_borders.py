@@ -58,6 +58,13 @@ def test_a_few_groups_may_lack_a_rollout_and_many_are_warned_of(short: int, leve
     assert [one.level for one in report.findings if one.id == "partial-groups"] == ([level] if level else [])
 
 
+def test_a_window_begins_no_earlier_than_its_session() -> None:
+    watch = Watch()
+    for number in range(4):
+        watch.observe(number, float(number % 2), at=100.0 + number)
+    assert (watch.window().first_at, watch.window().rollouts) == (100.0, 4)
+
+
 @pytest.mark.parametrize(("slower", "is_calm"), [(1.2, True), (2.5, False)])
 def test_verdicts_are_calm_up_to_a_fifth_of_the_pace_that_is_a_signal(slower: float, is_calm: bool) -> None:
     watch = Watch()

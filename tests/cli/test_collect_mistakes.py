@@ -37,6 +37,9 @@ def write_tasks(folder: Path, **more: object) -> str:
         (["--request-timeout", "inf"], "'inf' is no length of time"),
         (["--temperature", "nan"], "temperature must be a number, not nan"),
         (["-S", "model=other"], "-m/--model"),
+        (["-S", "n=4"], "give -k 4"),
+        (["-S", "temperature=hot"], "-S temperature=hot is no number"),
+        (["-S", "top_p=true"], "-S top_p=True is no number"),
         (["--audit", "5%"], "--audit is read only with --goal"),
         (
             ["-k", "4", "--goal", "dpo=5", "--min-spread", "0.3"],
