@@ -49,6 +49,8 @@ def test_a_verifier_that_raises_on_everything_stops_the_run_and_is_quoted_everyw
         assert text in " ".join((done.stdout + done.stderr).split()), command
     again = rollforge(*words, folder=tmp_path)
     assert again.returncode == 5
+    other = rollforge("verify", "run", "--verifier", "exact", "--failed-only", folder=tmp_path)
+    assert "to judge all: rollforge verify run --verifier exact" in other.stderr
 
 
 def test_resuming_a_stopped_run_is_not_done_while_nothing_has_changed(tmp_path: Path) -> None:
