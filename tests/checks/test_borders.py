@@ -66,6 +66,13 @@ def test_examples_of_few_tasks_are_counted_by_the_tasks_that_give_one() -> None:
     assert "from 10 of 100 tasks (10%)" in finding.text, finding
 
 
+def test_a_window_begins_no_earlier_than_its_session() -> None:
+    watch = Watch()
+    for number in range(4):
+        watch.observe(number, float(number % 2), at=100.0 + number)
+    assert (watch.window().first_at, watch.window().rollouts) == (100.0, 4)
+
+
 @pytest.mark.parametrize(("slower", "is_calm"), [(1.2, True), (2.5, False)])
 def test_verdicts_are_calm_up_to_a_fifth_of_the_pace_that_is_a_signal(slower: float, is_calm: bool) -> None:
     watch = Watch()

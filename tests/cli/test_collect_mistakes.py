@@ -37,6 +37,9 @@ def write_tasks(folder: Path, **more: object) -> str:
         (["--request-timeout", "inf"], "'inf' is no length of time"),
         (["--temperature", "nan"], "temperature must be a number, not nan"),
         (["-S", "model=other"], "-m/--model"),
+        (["-S", "n=4"], "give -k 4"),
+        (["-S", "temperature=hot"], "-S temperature=hot is no number"),
+        (["-S", "top_p=true"], "-S top_p=True is no number"),
         (["--audit", "5%"], "--audit is read only with --goal"),
         (
             ["-k", "4", "--goal", "dpo=5", "--min-spread", "0.3"],
@@ -143,3 +146,28 @@ def test_a_pilot_that_is_done_is_not_repeated_by_the_command_that_goes_on(
     command = done.stderr.splitlines()[-1]
     assert command.startswith("resume with: rollforge collect") and command.endswith("-c 2")
     assert "--pilot" not in command
+
+
+def test_a_probe_of_a_judge_says_how_many_calls_it_makes(tmp_path: Path) -> None:
+    tasks = write_tasks(tmp_path, rubric="Is it right?", expected_answer="4")
+    with SimulatedProcess(SimulateOptions()) as server:
+        command = [
+            *(
+                sys.executable,
+                "-m",
+                "rollforge",
+                "collect",
+                "-m",
+                "simulated",
+                "-i",
+                tasks,
+                "-n",
+                "3",
+                "--verifier",
+                "judge",
+            ),
+            *("-o", str(tmp_path / "run"), "--base-url", server.base_url, "--probe", "1%"),
+            *("--verifier-set", "model=simulated", "--verifier-set", f"base_url={server.base_url}"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "the probe makes about 69 more calls to the judge model (3 tasks × 23)" in done.stderr

@@ -199,3 +199,14 @@ def test_ignore_overrules_one_check_and_the_manifest_records_it(
     saved = json.loads((tmp_path / "data" / "manifest.json").read_text())["check"]
     assert saved["ignored"] == [*errors, "bad-lines"]
     assert rollforge(*words, "--ignore", "ppo-succes-rate") == 2
+
+
+def test_a_condition_is_named_by_its_own_flag(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag in ("--where", "--chosen-where", "--rejected-where"):
+        code = rollforge(
+            "prepare", "dpo", run, "-o", tmp_path / "data", "--to", "trl", "--force", flag, "nope = 1"
+        )
+        assert code == 2
+        assert capsys.readouterr().err.startswith(f"error: {flag} 'nope = 1': there is no column 'nope'")

@@ -901,3 +901,27 @@ def test_what_validate_accepts_collect_accepts(tmp_path: Path) -> None:
             assert file.errors, row
         else:
             assert not file.errors, row
+
+
+def test_a_plain_file_with_the_name_of_an_archive_is_read_as_collect_reads_it(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "tasks.jsonl", [make_task("one"), make_task("two")])
+    packed = path.rename(tmp_path / "tasks.jsonl.gz")
+    (report,) = validate_files([packed], ValidateOptions()).files
+    assert (report.rows, report.errors) == (2, 0)
+
+
+def test_a_single_row_is_counted_in_the_singular(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path / "data.jsonl", [{"prompt": "a", "completion": "b"}, {"prompt": 5, "completion": "b"}]
+    )
+    (report,) = validate_files([path], ValidateOptions()).files
+    assert "a number in 1 row, a text in the others" in [problem.text for problem in report.bad]
+
+
+def test_advice_for_json_over_several_lines_names_the_file_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "my tasks.json"
+    path.write_text(json.dumps({"prompt": "a"}, indent=2))
+    (report,) = validate_files([path], ValidateOptions()).files
+    assert [problem.hint for problem in report.bad] == [
+        f"write each object on one line: jq -c . '{path}' > 'my tasks.lines.jsonl'"
+    ]

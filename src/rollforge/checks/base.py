@@ -17,6 +17,7 @@ from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Area, Finding, Recipe
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
+from rollforge.runtime.prints import prints_on_stderr
 from rollforge.runtime.typed_decoding import convert
 
 Limits = Mapping[str, float]
@@ -45,8 +46,9 @@ class Check:
 
     def run(self, run: Evidence, limits: Limits) -> list[Finding]:
         """Findings on this run, each with the check's id."""
-        result = self.function(run, limits) if self.takes_limits else self.function(run)
-        return [_as_finding(item, self) for item in _as_list(result)]
+        with prints_on_stderr():
+            result = self.function(run, limits) if self.takes_limits else self.function(run)
+            return [_as_finding(item, self) for item in _as_list(result)]
 
 
 def _as_list(result: CheckResult) -> list[FindingLike]:

@@ -342,10 +342,11 @@ class Index:
         order_by: str | None = None,
         *,
         may_code: bool = False,
+        flag: str = "--where",
     ) -> pa.Table:
         """Rollouts as an Arrow table: the requested columns, filtered by an expression, in file order.
 
-        With `may_code`, texts may come dictionary-encoded, which takes less time and memory.
+        With `may_code`, texts may come dictionary-encoded, which takes less time and memory. Errors call the condition `flag`.
         """
         if (
             columns is not None
@@ -358,10 +359,10 @@ class Index:
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
         if where is not None:
-            sql += f" WHERE {self.checked(where)}"
+            sql += f" WHERE {self.checked(where, flag)}"
         if order_by is not None or self._overlay.table is not None or len(self.runs) > 1:
             sql += f" ORDER BY {order_by or 'row'}"
-        label = "index" if where is None else f"--where {where!r}"
+        label = "index" if where is None else f"{flag} {where!r}"
         return run_select(self._connection, sql, columns=self._columns, label=label)
 
     def floats(self, columns: Sequence[str], where: str | None = None) -> dict[str, Floats]:
@@ -388,11 +389,11 @@ class Index:
     def _stored(self) -> dict[str, tuple[str, pa.DataType]]:
         return parts.stored_columns(self._fields, self._files.discovered("rollouts", "numbers"))
 
-    def checked(self, where: str) -> str:
+    def checked(self, where: str, flag: str = "--where") -> str:
         """Check a user's expression over `rollouts` and return it in parentheses; raises unless it is one expression over known
         columns.
         """
-        return check_where(self._connection, where, columns=self._columns, table="rollouts")
+        return check_where(self._connection, where, columns=self._columns, table="rollouts", flag=flag)
 
     def checked_order(self, sort: str) -> str:
         """Check a user's sort order, to which more terms can be appended; raises unless it is a list of terms."""

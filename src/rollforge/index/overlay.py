@@ -11,6 +11,7 @@ and for rows without a reward the newest later verdict of any verifier: a verdic
 from __future__ import annotations
 
 import hashlib
+import shlex
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
@@ -154,6 +155,7 @@ def _check_verifier(files: IndexedFiles, verifier: str) -> None:
         }
     )
     if verifier not in verifier_names:
+        run = shlex.quote(str(files.by_kind["rollouts"][0].path)) if files.by_kind["rollouts"] else "RUN"
         sources = (
             f"verdicts are from: {', '.join(verifier_names)}"
             if verifier_names
@@ -161,7 +163,7 @@ def _check_verifier(files: IndexedFiles, verifier: str) -> None:
         )
         raise UsageError(
             f"no verdict in this run is from {verifier!r}{did_you_mean(verifier, verifier_names)}",
-            hint=f"{sources}; to get some: rollforge verify RUN --verifier {verifier}",
+            hint=f"{sources}; to get some: rollforge verify {run} --verifier {shlex.quote(verifier)}",
         )
 
 

@@ -99,12 +99,17 @@ def run_select(
 
 
 def check_where(
-    connection: duckdb.DuckDBPyConnection, where: str, *, columns: ColumnsByTable, table: str
+    connection: duckdb.DuckDBPyConnection,
+    where: str,
+    *,
+    columns: ColumnsByTable,
+    table: str,
+    flag: str = "--where",
 ) -> str:
     """`where` in parentheses, for use in a query; raises unless it is one expression over known columns."""
     if not where.strip():
-        raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
-    label = f"--where {where!r}"
+        raise UsageError(f"{flag} is empty", hint=f'write an expression: {flag} "reward >= 0.5"')
+    label = f"{flag} {where!r}"
     check_expression(connection, where, label=label, hint=_WHERE_EXAMPLE)
     _execute(connection, f"SELECT 1 FROM {table} WHERE ({where}\n) LIMIT 0", columns, label)
     return f"({where}\n)"

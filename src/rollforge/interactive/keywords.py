@@ -214,7 +214,8 @@ class CollectKeywords(TypedDict, total=False):
     verifier_options: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
     verifier_output: str | None
-    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
+    """File that gets what the verifier prints; by default it is dropped, or shown on stderr with --verify-workers
+    0."""
     verifier_set: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
     verify_cache: str | None
@@ -270,7 +271,8 @@ class VerifyKeywords(TypedDict, total=False):
     options: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
     output: str | Path | None
-    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
+    """File that gets what the verifier prints; by default it is dropped, or shown on stderr with --verify-workers
+    0."""
     sample: str | int | float | None
     """Only this many rollouts (500) or this share of them (1%); the same ones every time."""
     sandbox: Literal["auto", "require", "off"]
@@ -284,7 +286,8 @@ class VerifyKeywords(TypedDict, total=False):
     verifier_options: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
     verifier_output: str | Path | None
-    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
+    """File that gets what the verifier prints; by default it is dropped, or shown on stderr with --verify-workers
+    0."""
     verifier_set: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
     verify_memory: int

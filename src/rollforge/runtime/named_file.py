@@ -9,6 +9,7 @@ the statement (`importlib.import_module("helpers")`) do not see the folder.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -72,7 +73,8 @@ class _Folder:
             raise ImportError(f"{file}: not a Python file")
         made = importlib.util.module_from_spec(spec)
         sys.modules[name] = made
-        with OnError(lambda: sys.modules.pop(name, None)):  # half a module stays nowhere
+        # Half a module stays nowhere, and what it prints does not mix with a command's results.
+        with OnError(lambda: sys.modules.pop(name, None)), contextlib.redirect_stdout(sys.stderr):
             spec.loader.exec_module(made)
         return made
 

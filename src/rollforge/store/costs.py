@@ -12,6 +12,7 @@ from itertools import chain
 import msgspec
 
 from rollforge.records import OWN_KEY
+from rollforge.statistics.counts import count_of
 from rollforge.store.files import RunFiles
 from rollforge.store.reading import UNREADABLE
 from rollforge.store.rollout_parts import RunPart, parts_of
@@ -202,12 +203,12 @@ def cost_text(cost: CostFacts) -> str:
     if cost.price is None and cost.total is None:
         parts.append("the price is not known")
     for count, name in (
-        (cost.unknown_rollouts, "rollouts"),
-        (cost.unknown_failures, "failed attempts"),
-        (cost.unknown_judges, "verdicts"),
+        (cost.unknown_rollouts, "rollout"),
+        (cost.unknown_failures, "failed attempt"),
+        (cost.unknown_judges, "verdict"),
     ):
         if count:
-            parts.append(f"cost of {count:,} {name} unknown")
+            parts.append(f"cost of {count_of(count, name)} unknown")
     return ", ".join(parts)
 
 

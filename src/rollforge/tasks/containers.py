@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import re
+import shlex
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -130,7 +131,7 @@ def other_format(head: bytes, path: Path) -> OtherFormat | None:
         if path.name == "manifest.json":
             rows = min(path.parent.glob("train*"), default=path.parent / "train.jsonl")
             return OtherFormat("a manifest, which has no rows", f"give the dataset's files: {rows}")
-        remedy = f"write each object on one line: jq -c . {path.name} > {path.stem}.lines.jsonl"
+        remedy = f"write each object on one line: jq -c . {shlex.quote(str(path))} > {shlex.quote(f'{path.stem}.lines.jsonl')}"
         return OtherFormat("JSON spread over several lines, not one object per line", remedy)
     if _CSV_HEADER.match(text) and _suffix(path) not in _SEPARATORS:
         ending = ".tsv" if b"\t" in text.splitlines()[0] else ".csv"
@@ -139,12 +140,11 @@ def other_format(head: bytes, path: Path) -> OtherFormat | None:
 
 
 def unpacked_lines(path: Path) -> Iterator[bytes] | None:
-    """Lines of a compressed file without a compression suffix; None for other files."""
-    if path.suffix in _COMPRESSED:
-        return None
+    """Lines of a file whose name and first bytes disagree about compression; None for other files."""
     with path.open("rb") as file:
-        is_packed = file.read(4).startswith((_GZIP, _ZSTD))
-    return _unpacked(path) if is_packed else None
+        head = file.read(4)
+    is_packed = head.startswith((_GZIP, _ZSTD))
+    return _unpacked(path) if head and is_packed != (path.suffix in _COMPRESSED) else None
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:

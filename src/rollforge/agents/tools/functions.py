@@ -23,6 +23,7 @@ from rollforge.errors import UsageError
 from rollforge.json_shapes import ToolJson
 from rollforge.records import Task, to_json
 from rollforge.runtime.on_error import OnErrorAwait
+from rollforge.runtime.prints import prints_on_stderr
 
 CLOSE_S = 10.0
 """How long a run waits at its end for tool state that is still being released."""
@@ -121,12 +122,13 @@ class _FunctionSession:
         tool = self._tools[name]
         args, keywords = tool.bind(arguments)
         function = self._function(tool)
-        if tool.is_async:
-            value = await function(*args, **keywords)
-        else:
-            async with self._threads:
-                value = await call_in_thread(function, *args, **keywords)
-        return as_text(await value if inspect.isawaitable(value) else value)
+        with prints_on_stderr():
+            if tool.is_async:
+                value = await function(*args, **keywords)
+            else:
+                async with self._threads:
+                    value = await call_in_thread(function, *args, **keywords)
+            return as_text(await value if inspect.isawaitable(value) else value)
 
     def _function(self, tool: FunctionTool) -> Callable[..., Any]:
         return tool.function

@@ -81,7 +81,7 @@ class Watch:
     """The detectors of one collection. Call `observe` for every rollout; read `light`, `tripped`, `reason`."""
 
     __slots__ = (
-        "_calm_at", "_calm_seen", "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow",
+        "_begun_at", "_calm_at", "_calm_seen", "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow",
         "_failed", "_first_at", "_first_seen", "_is_draining", "_known", "_last_at", "_length", "_looked", "_looks_right",
         "_low_looked", "_low_looks_right", "_low_tasks", "_next_look", "_pace", "_past", "_repeats", "_repeats_differ",
         "_reward_fast", "_reward_slow", "_task_count", "_tasks", "_usual", "_usual_n", "_value",
@@ -103,7 +103,8 @@ class Watch:
         self._past: deque[tuple[float, int]] = deque(maxlen=NEIGHBOURS)
         self._first_at = self._last_at = 0.0
         self._first_seen = 0
-        self._calm_at, self._calm_seen = 0.0, 0
+        self._begun_at = self._calm_at = 0.0
+        self._calm_seen = 0
         """Time and rollout number of the last moment without a signal."""
         self._pace = 0.0
         """Fast moving average of log(duration / usual duration)."""
@@ -149,6 +150,8 @@ class Watch:
             looks_right: whether the answer ends in the expected one; only called during a stretch of equal or low rewards.
         """
         self.seen += 1
+        if self.seen == 1:
+            self._begun_at = at
         self._is_draining = is_draining
         self._fail_fast += FAST * (has_failure - self._fail_fast)
         self._observe_failure(has_failure, at)
@@ -196,7 +199,7 @@ class Watch:
         """The suspect rollouts: the stretch of equal rewards, or all since the first signal."""
         is_stretch = bool(self._still_text())
         return SuspectWindow(
-            first_at=self._first_at if is_stretch else self._calm_at,
+            first_at=self._first_at if is_stretch else self._calm_at or self._begun_at,
             last_at=self._last_at,
             rollouts=self.seen - (self._first_seen - 1 if is_stretch else self._calm_seen),
             value=None if math.isnan(self._value) else self._value,

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from rollforge.steps.verify import SpreadVerification, Verification, VerifySummary
 
-PROBE_CALLS = 23
-"""Verifier calls per probed task: all questions, with the right answer in several forms."""
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
 COMMON = ("--verifier", "--set", "--json", "--progress", "--failed-only", "--where", "--sample", "--fresh", "--tasks",
@@ -249,6 +247,7 @@ def _probe(options: ProbeOptions, *, json: bool) -> Exit:
     from rollforge.cli.render.probe import print_report, report_record
     from rollforge.runtime.event_loop import run_async
     from rollforge.steps.probe import probe
+    from rollforge.verifiers.probes import PROBE_CALLS
 
     if "base_url" in options.options:
         say(

@@ -149,6 +149,13 @@ def _print_next(summary: VerifySummary, options: VerifyOptions, resume: str) -> 
         say(f"  next: rollforge validate {shlex.quote(str(options.run))}")
     elif not summary.rollouts:
         say("nothing to judge: no rollout fits the choice")
+        if options.is_failed_only:
+            words = (
+                f"rollforge verify {shlex.quote(str(options.run))} --verifier {shlex.quote(summary.verifier)}"
+            )
+            say(
+                f"  next: --failed-only takes what {summary.verifier} itself failed on; to judge all: {words}"
+            )
 
 
 def _mend_first(summary: VerifySummary) -> str:

@@ -137,7 +137,7 @@ class VerifierOptions:
     verify_mode: Literal["fast", "precise"] | None = None
     """Mode, for a verifier that has two."""
     verifier_output: str | None = None
-    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
+    """File that gets what the verifier prints; by default it is dropped, or shown on stderr with --verify-workers 0."""
     verify_cache: str | None = None
     """Directory that keeps verdicts across runs."""
     stop_on: Literal["broken", "never"] = "broken"
@@ -242,6 +242,11 @@ class CollectOptions(
         self._check_agent()
         self._check_environment()
         _refuse_secret_settings(self.overrides)
+        if self.overrides.get("n") not in (None, 1):
+            raise UsageError(
+                "-S n=… would draw several answers per request, and only the first is kept",
+                hint=f"give -k {self.overrides['n']}: it draws as many samples of every task",
+            )
         if "model" in self.overrides:
             raise UsageError("-S model=… names no model", hint="give -m/--model NAME")
         if not self.model and self.asks_model:
@@ -318,7 +323,12 @@ class CollectOptions(
             self._question_parameter(key, value)
         for key, (lowest, highest) in _PARAMETER_BOUNDS.items():
             value = self.overrides.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise UsageError(
+                    f"-S {key}={value} is no number",
+                    hint=f"for example: -S {key}={highest if highest <= 1 else 1}",
+                )
+            if value is not None:
                 check_bounds(f"--{key.replace('_', '-')}", value, lowest, highest)
         self._check_workers()
         for part in self.concurrency.split("-"):

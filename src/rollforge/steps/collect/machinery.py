@@ -19,6 +19,7 @@ from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import HIGHEST, Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.environments.base import Environment
 from rollforge.errors import Failure, RollforgeError, UsageError
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.collect_options import CollectOptions, parse_share
 from rollforge.steps.collect.cost_meter import CostMeter
@@ -32,7 +33,7 @@ from rollforge.store import DurableFile, run_id
 from rollforge.store.costs import read_costs
 from rollforge.store.failure_reasons import failures_text, most_frequent
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.probes import SprinkledProbes
+from rollforge.verifiers.probes import PROBE_CALLS, SprinkledProbes
 from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge, parse_workers
 from rollforge.verifiers.running.verdict_cache import VerdictCache
 
@@ -224,11 +225,16 @@ async def _start_judge(
     stack.push_async_callback(judge.close)
     if judge.note:
         notes.append(judge.note)
-    return (
-        SprinkledProbes(judge, parse_share(options.probe, "--probe"), tasks)
-        if options.probe is not None
-        else None
-    )
+    if options.probe is None:
+        return None
+    probes = SprinkledProbes(judge, parse_share(options.probe, "--probe"), tasks)
+    probed = round(probes.share * tasks)
+    if "base_url" in options.verifier_options and probed:
+        notes.append(
+            f"the probe makes about {count_of(probed * PROBE_CALLS, 'more call')} to the judge model "
+            f"({count_of(probed, 'task')} × {PROBE_CALLS})"
+        )
+    return probes
 
 
 def _make_client(

@@ -35,6 +35,7 @@ from rollforge.steps.collect.resume import (
     SUSPECT,
     VERIFIER_SOURCE,
     fingerprint_of_run,
+    has_not_begun,
     mend,
     move_aside,
     refuse_changes,
@@ -114,6 +115,8 @@ def make_plan(
     agent = agent or Preparation()
     notes: list[str] = []
     old = None if options.fresh else read_manifest(files)
+    if old is not None and shards is None and has_not_begun(files, old):
+        old = None
     if old is None and not options.fresh and shards is None:
         refuse_foreign_rollouts(files, notes, is_rehearsal=is_rehearsal)
     folder = None if is_rehearsal else files.rollouts.parent

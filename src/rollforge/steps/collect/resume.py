@@ -88,6 +88,14 @@ def refuse_foreign_rollouts(files: RunFiles, notes: list[str], *, is_rehearsal: 
         notes.append(f"the run that was here has no manifest and cannot be resumed; it was moved to {target}")
 
 
+def has_not_begun(files: RunFiles, manifest: Manifest) -> bool:
+    """Whether a run ended before its first attempt (its verifier could not start), so that no setting binds yet."""
+    if manifest.config.get("write_batch") or files.is_sharded:
+        return False
+    written = (files.rollouts, files.failures, files.verdicts, files.calls, files.batches, files.batch_files)
+    return not any(path.is_dir() or (path.exists() and path.stat().st_size) for path in written)
+
+
 def _is_ours(path: Path) -> bool:
     """Whether the first readable row carries rollforge's own key."""
     for line in itertools.islice(lines_of(path), 100):

@@ -48,7 +48,7 @@ from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.steps.collect.resume import VERIFIER_SOURCE
 from rollforge.steps.collect.server_load import deciding_signal
-from rollforge.steps.collect.suspect_verdicts import Suspects
+from rollforge.steps.collect.suspect_verdicts import SuspectVerdicts
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.atomic import refuse_links
 from rollforge.store.costs import counted_bytes, recounted
@@ -157,7 +157,7 @@ class Collection:
         self._refuse_goal(plan)
         schedule = make_schedule(plan, self.options)
         self.notes += plan.notes
-        self._suspects = Suspects(plan.manifest, plan.files)
+        self._suspects = SuspectVerdicts(plan.manifest, plan.files)
         self._observed_before = dict(plan.manifest.extra.get("observed") or {})
         if verifier is not None and verifier.reward_range is not None:
             plan.manifest.extra["reward_range"] = list(verifier.reward_range)

@@ -16,7 +16,7 @@ SUSPECT_VERIFIER = "suspect_verifier"
 """The manifest's key for the fingerprint of the verifier whose verdicts are suspect."""
 
 
-class Suspects:
+class SuspectVerdicts:
     """The suspect windows of earlier sessions, joined with that of this one."""
 
     def __init__(self, manifest: Manifest, files: RunFiles) -> None:

@@ -98,7 +98,7 @@ def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
         reason = (
             "tasks may be too hard"
             if reward.n >= LEAST
-            else f"over {reward.n:,} rollouts only, which says little"
+            else f"over {count_of(reward.n, 'rollout')} only, which says little"
         )
         flags.append(("low-mean", f"mean reward {reward.mean:.2f} is below {LOW_MEAN}: {reason}"))
     if max(abs(reward.min), abs(reward.max)) > OUTLIER:
@@ -114,12 +114,13 @@ def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
     counts = metrics.counts
     flags = []
     if metrics.coverage is not None and counts.judged and metrics.coverage < LOW_COVERAGE:
-        flags.append(
-            (
-                "low-coverage",
-                f"only {_percent(metrics.coverage)} of the rollouts are judged: means may be biased",
-            )
+        of = (
+            "expected rollouts are there and judged"
+            if counts.finished < (counts.expected or 0)
+            else "rollouts are judged"
         )
+        text = f"only {_percent(metrics.coverage)} of the {of}: means may be biased"
+        flags.append(("low-coverage", text))
     if counts.judged and counts.unjudged:
         flags.append(("unjudged", f"{counts.unjudged:,} of {counts.finished:,} rollouts have no verdict"))
     if counts.masked:

@@ -6,6 +6,7 @@ they have the same task and prompt; with `apart`, also the same run.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -220,7 +221,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings, index: Index | Non
         if name in flags and not flags[name].any():
             raise UsageError(
                 f"--{name.replace('_', '-')} {getattr(settings, name)!r} holds for no rollout",
-                hint="see the columns: rollforge query RUN 'select * from rollouts limit 1'",
+                hint=f"see the columns: rollforge query {shlex.quote(str(runs[0]))} 'select * from rollouts limit 1'",
             )
     candidates = Candidates(
         row=joined["row"],
@@ -261,7 +262,9 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
     for flag in ("where", "chosen_where", "rejected_where"):
         condition = getattr(settings, flag)
         if condition is not None:
-            rows = ints(index.table(["row"], where=condition).column("row"))
+            rows = ints(
+                index.table(["row"], where=condition, flag=f"--{flag.replace('_', '-')}").column("row")
+            )
             columns[flag] = np.isin(columns["row"], rows)
     return columns
 

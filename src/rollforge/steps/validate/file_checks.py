@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from rollforge.errors import UsageError
 from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
+from rollforge.statistics.counts import count_of
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
@@ -238,7 +239,7 @@ class _File:
             usual = max(lines_by_kind, key=lambda kind: len(lines_by_kind[kind]))
             for kind, lines in lines_by_kind.items():
                 if kind != usual:
-                    text = f"{kind} in {len(lines):,} rows, {usual} in the others"
+                    text = f"{kind} in {count_of(len(lines), 'row')}, {usual} in the others"
                     for line in lines:
                         self.add(line, RowFault(name, text, "one field has one type", level))
 

@@ -42,7 +42,7 @@ class RunningOptions:
     cache: str | Path | None = None
     """Directory that keeps verdicts across runs."""
     output: str | Path | None = None
-    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
+    """File that gets what the verifier prints; by default it is dropped, or shown on stderr with --verify-workers 0."""
     workers: Workers = "auto"
     """Worker processes for a synchronous verifier; auto uses idle cores, 0 runs it in this process without protection."""
     timeout: float = 60.0

@@ -8,8 +8,8 @@ sprinkle      probes in the background of a running collection
 report        rates with intervals, and whether the verifier is judged broken
 """
 
-from rollforge.verifiers.probes.prober import Prober
+from rollforge.verifiers.probes.prober import PROBE_CALLS, Prober
 from rollforge.verifiers.probes.report import Probe, ProbeExample, ProbeReport, wilson
 from rollforge.verifiers.probes.sprinkle import SprinkledProbes
 
-__all__ = ["Probe", "ProbeExample", "ProbeReport", "Prober", "SprinkledProbes", "wilson"]
+__all__ = ["PROBE_CALLS", "Probe", "ProbeExample", "ProbeReport", "Prober", "SprinkledProbes", "wilson"]

@@ -50,6 +50,10 @@ class _Hanging(Exception):
     """The verifier times out on every question."""
 
 
+PROBE_CALLS = 23
+"""Verifier calls per probed task: all questions, with the right answer in several forms."""
+
+
 class Prober:
     """Sends questions to a judge. Equal answers do not share calls, since consistency is one of the questions."""
 

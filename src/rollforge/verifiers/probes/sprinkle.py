@@ -43,6 +43,11 @@ class SprinkledProbes:
         self._asked: set[int] = set()
         self.passed_over = 0
 
+    @property
+    def share(self) -> float:
+        """Share of the tasks that are probed."""
+        return self._share
+
     def offer(self, task: Task, response: Response) -> bool:
         """Probe this task if it is drawn, at most once; returns at once, True if the task was taken."""
         if task.index in self._asked or not self._is_drawn(task.index):

@@ -12,6 +12,7 @@ from typing import Any, Never, TypeVar
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict, from_json, to_json
+from rollforge.runtime.prints import Prints
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.running.calling import (
@@ -32,8 +33,10 @@ GRACE = 3.0
 class LoopEngine:
     """Calls the verifier in the event loop's thread."""
 
-    def __init__(self, verifier: Verifier, timeout: float) -> None:
+    def __init__(self, verifier: Verifier, timeout: float, prints: Prints | None = None) -> None:
+        """Args: prints: catches what the verifier prints; None for one that prints nothing."""
         self._verifier = verifier
+        self._prints = prints
         self._timeout = timeout
         self._is_trusted = VERIFIERS.is_ours(verifier.function)
         self._live: LiveVerifier | None = None
@@ -48,8 +51,9 @@ class LoopEngine:
 
     async def start(self) -> None:
         try:
-            self._live = LiveVerifier(self._verifier)
-            await self._live.start()
+            with self._caught():
+                self._live = LiveVerifier(self._verifier)
+                await self._live.start()
         except Exception as error:  # the boundary to the user's code
             message = failure_message(error, self._verifier)
             raise UsageError(
@@ -65,9 +69,11 @@ class LoopEngine:
         try:
             if not self._is_trusted:
                 task, responses = self._own(_copies, task, responses)
-            value = self._own(self._live.called, task, responses)
-            if is_awaitable(value):
-                value = await self._in_time(value)
+            with self._caught():
+                value = self._own(self._live.called, task, responses)
+                work = asyncio.create_task(_outcome(value)) if is_awaitable(value) else None
+            if work is not None:
+                value = await self._in_time(work)
             verdicts = self._own(self._live.verdicts, value, len(responses))
         finally:
             self._running -= 1
@@ -82,9 +88,11 @@ class LoopEngine:
         except BaseException as error:  # a verifier is user code, and may even exit
             raise verifier_failure(failure_message(error, self._verifier)) from error
 
-    async def _in_time(self, value: Awaitable[Any]) -> Any:
+    def _caught(self) -> contextlib.AbstractContextManager[None]:
+        return self._prints.caught() if self._prints is not None else contextlib.nullcontext()
+
+    async def _in_time(self, work: asyncio.Task[Callable[[], Any]]) -> Any:
         """The awaited result, within the timeout. A separate task distinguishes the verifier's cancellation from ours."""
-        work = asyncio.create_task(_outcome(value))
         started = time.perf_counter()
         try:
             await asyncio.wait([work], timeout=self._timeout)
@@ -98,8 +106,10 @@ class LoopEngine:
 
     async def close(self) -> None:
         if self._live is not None:
-            with contextlib.suppress(Exception):  # a failing tear-down changes no verdict
+            with contextlib.suppress(Exception), self._caught():  # a failing tear-down changes no verdict
                 await self._live.close()
+        if self._prints is not None:
+            self._prints.close()
 
 
 def _copies(task: Task, responses: list[Response]) -> tuple[Task, list[Response]]:

@@ -16,6 +16,8 @@ import msgspec
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
+from rollforge.runtime.prints import Prints
+from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import Mode, Verifier
 from rollforge.verifiers.running.answer_keys import AnswerKeys
 from rollforge.verifiers.running.calling import EngineState, Stopped, verifier_failure
@@ -289,15 +291,17 @@ def make_judge(
         timeout: Seconds one verdict may take.
         memory_mb: Memory limit of a worker in addition to that of the loaded verifier; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
-        output: File that gets what the verifier prints in its workers; None drops it.
+        output: File that gets what the verifier prints; None drops it, or shows it on stderr without workers.
         sharing: Whether equal answers to one task share a call; `auto` shares if the lookup is cheaper than a call.
     """
     if memory_mb < 0:
         raise UsageError(f"{memory_mb} MB are no memory for a worker", hint="0 sets no limit")
-    loop = LoopEngine(verifier, timeout)
+    is_inline = workers == 0 or verifier.is_async or (verifier.is_cheap and verifier.is_cheap_for is None)
+    may_print = output is not None or not VERIFIERS.is_ours(verifier.function)
+    prints = Prints(output, is_shown=workers == 0) if is_inline and may_print else None
+    loop = LoopEngine(verifier, timeout, prints)
     engine: CallEngine = loop
-    is_inline = verifier.is_async or (verifier.is_cheap and verifier.is_cheap_for is None)
-    if workers != 0 and not is_inline:
+    if not is_inline:
         from rollforge.verifiers.running.engines import MixedEngine
         from rollforge.verifiers.running.worker_pool import WorkerPool
 

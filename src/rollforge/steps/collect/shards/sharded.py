@@ -45,7 +45,7 @@ from rollforge.steps.collect.shards.shard_worker import (
 )
 from rollforge.steps.collect.step import MANIFEST_EVERY_S
 from rollforge.steps.collect.stop_reason import Reason
-from rollforge.steps.collect.suspect_verdicts import Suspects
+from rollforge.steps.collect.suspect_verdicts import SuspectVerdicts
 from rollforge.store.costs import read_costs
 from rollforge.store.failure_reasons import most_frequent
 from rollforge.store.files import RunFiles
@@ -193,7 +193,7 @@ class ShardedCollection:
             )
             self.run_of_shards = await asyncio.to_thread(open_run, options, inputs, self.choice)
         self.options = replace(options, fresh=False)
-        self._suspects = Suspects(self.run_of_shards.manifest, self.run_of_shards.files)
+        self._suspects = SuspectVerdicts(self.run_of_shards.manifest, self.run_of_shards.files)
         self.notes += self.run_of_shards.notes
         if verifier is not None and verifier.reward_range is not None:
             self.run_of_shards.manifest.extra["reward_range"] = list(verifier.reward_range)
