@@ -68,7 +68,7 @@ def length_figure(
             y_range=(min(0.0, *lows), rounded_up(max(tops))) if max(tops) > 0 else (min(lows), 0.0),
             title="Mean reward by answer length", description=f"Mean reward in {len(bins)} bins of answer length; {words}.",
         ),
-        caption=f"Mean reward in {len(bins)} bins of equal count, 95 % intervals clustered by task; {words}. "
+        caption=f"Mean reward in {_bins_of(bins)}, 95 % intervals clustered by task; {words}. "
         f"n = {sum(one.judged for one in bins):,} judged rollouts; {sum(one.n - one.judged for one in bins):,} unjudged left out. "
         f"{coverage(metrics)}.",
         headers=("characters", "rollouts", "judged", "mean reward", "95 % interval"),
@@ -77,6 +77,12 @@ def length_figure(
             for one in bins
         ],
     )  # fmt: skip
+
+
+def _bins_of(bins: Sequence[LengthBin]) -> str:
+    """How the bins were cut: quantiles, unless many answers have the same few lengths."""
+    sizes = [one.n for one in bins]
+    return f"{len(bins)} bins of {'about equal count' if max(sizes) <= 2 * min(sizes) else 'length'}"
 
 
 def time_figures(line: Timeline, stretches: Sequence[MarkedStretch], metrics: MetricsFacts) -> list[Figure]:
