@@ -420,3 +420,4 @@ def test_bins_of_length_are_of_equal_count_only_where_they_are(run: Path, tmp_pa
     write_rows(tmp_path / "short" / "rollouts.jsonl", [*rows, make_rollout(31, 0, 1.0, text="x" * 9)])
     page = words(read(write_report([tmp_path / "short"], tmp_path / "s.html").path))
     assert "equal count" not in page
+    assert re.search(r"\b3 +4 +5\b", page) and "3.5" not in page, "no half characters on the axis"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rollforge.charts import (
@@ -65,6 +66,7 @@ def length_figure(
         heading="Reward against length",
         scene=line_chart(
             [Series(name="mean reward", points=points)], x_title="characters in the answer", y_title="mean reward",
+            x_ticks=_whole_ticks([one.middle for one in bins]),
             y_range=(min(0.0, *lows), rounded_up(max(tops))) if max(tops) > 0 else (min(lows), 0.0),
             title="Mean reward by answer length", description=f"Mean reward in {len(bins)} bins of answer length; {words}.",
         ),
@@ -77,6 +79,13 @@ def length_figure(
             for one in bins
         ],
     )  # fmt: skip
+
+
+def _whole_ticks(lengths: Sequence[float]) -> list[float] | None:
+    """Every whole number of a short axis: there are no half characters. None where the usual ticks are whole."""
+    low, high = math.ceil(min(lengths)), math.floor(max(lengths))
+    whole = [float(number) for number in range(low, high + 1)] if high - low < 6 else []
+    return whole or None
 
 
 def _bins_of(bins: Sequence[LengthBin]) -> str:
