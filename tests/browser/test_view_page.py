@@ -15,7 +15,7 @@ import pytest
 import rollforge as rf
 from rollforge.review.labels import LabelFile
 from rollforge.store import RunFiles
-from rollforge.testing import Shape, healthy_run
+from rollforge.testing import Shape, healthy_run, sick_run
 from rollforge.text_safety.visible import visible
 from tests.browser.conftest import Watch, serious
 from tests.builders import make_rollout, write_rows
@@ -479,3 +479,43 @@ def test_strips_names_and_reasons_have_room(page: Any, serve: Serve, tmp_path: P
     page.goto(address.split("?")[0] + "#page=suspicious")
     page.wait_for_selector(".row .cell:has-text('task')")
     assert not any(page.eval_on_selector_all(".row .cell:first-child", f"(all) => all.map({cut})"))
+
+
+def test_flips_are_read_beside_a_run_that_cannot_be_compared(page: Any, serve: Serve, tmp_path: Path) -> None:
+    for name, first in (("one", 0), ("two", 1000)):
+        rows = [make_rollout(first + task, 0, 0.0, prompt=f"{name} {task}") for task in range(30)]
+        write_rows(tmp_path / name / "rollouts.jsonl", rows)
+    write_rows(
+        tmp_path / "one" / "rollouts_verdicts.jsonl",
+        [
+            {"_ng_task_index": task, "_ng_rollout_index": 0, "reward": reward, "verifier": verifier}
+            for verifier, reward in (("strict", 0.0), ("kind", 1.0))
+            for task in range(30)
+        ],
+    )
+    page.goto(serve(tmp_path / "one", tmp_path / "two"))
+    page.wait_for_selector(".verdict")
+    page.keyboard.press("6")
+    until(page, "document.querySelector('main').innerText.includes('share no task')")
+    assert "kind rewards more" in page.locator("main").inner_text()
+    page.locator("button", has_text="30 – read them").click()
+    until(page, "document.getElementById('say').innerText === '30 rollouts'")
+
+
+def test_findings_lead_to_what_they_point_at(page: Any, serve: Serve, tmp_path: Path) -> None:
+    sick_run("breaks-halfway", seed=2).write(tmp_path / "run")
+    finding = next(one for one in rf.open_run(tmp_path / "run").check().findings if one.id == "stuck-rewards")
+    first, last = finding.where[0]["first_line"], finding.where[0]["last_line"]
+    assert isinstance(first, int) and isinstance(last, int)
+    page.goto(serve(tmp_path / "run"))
+    page.wait_for_selector(".verdict")
+    page.keyboard.press("5")
+    page.wait_for_selector(".finding")
+    block = page.locator(".finding", has_text="stuck-rewards")
+    assert block.locator("code").inner_text().startswith("rollforge ")
+    block.locator("a").click()
+    until(
+        page,
+        "count => document.getElementById('say').innerText === count",
+        arg=f"{last - first + 1:,} rollouts",
+    )

@@ -408,3 +408,16 @@ def test_no_curve_is_hidden_by_one_of_the_same_values() -> None:
     assert ">pass@4, best@4</text>" in alike
     apart = report_evaluation("b", _bench(("step50", 50), ("step100", 100), best=0.8)).decode()
     assert ">pass@4</text>" in apart and ">best@4</text>" in apart
+
+
+def test_bins_of_length_are_of_equal_count_only_where_they_are(run: Path, tmp_path: Path) -> None:
+    assert "12 bins of about equal count" in words(read(write_report([run], tmp_path / "r.html").path))
+    rows = [
+        make_rollout(task, sample, float(sample % 2), text="x" * (5 if task or sample else 3))
+        for task in range(30)
+        for sample in range(4)
+    ]
+    write_rows(tmp_path / "short" / "rollouts.jsonl", [*rows, make_rollout(31, 0, 1.0, text="x" * 9)])
+    page = words(read(write_report([tmp_path / "short"], tmp_path / "s.html").path))
+    assert "equal count" not in page
+    assert re.search(r"\b3 +4 +5\b", page) and "3.5" not in page, "no half characters on the axis"

@@ -122,8 +122,8 @@ class DatasetBook:
             for position in (tasks == origin.task).nonzero()[0].tolist():
                 one = self._lineage.slice(position, 1).to_pylist()[0]
                 if one[f"{prefix}run"] == origin.run:  # tasks of several runs have the same numbers
-                    row = position, f"{one['file']}:{one['line']}"
-                    used.setdefault(one[f"{prefix}rollout"], []).append(row)
+                    where = position, f"{one['file']}:{one['line']}"
+                    used.setdefault(one[f"{prefix}rollout"], []).append(where)
         fates = self._fates(origin)
         of_task = sorted({row for rows in used.values() for row in rows})
 

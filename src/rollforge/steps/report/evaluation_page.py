@@ -114,7 +114,8 @@ def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[Logged
         (statistics for label in bench.models if (statistics := _statistics(bench, label, taskset, metric))),
         {},
     )
-    series, rows = [], []
+    series: list[Series] = []
+    rows: list[list[str]] = []
     for position, name in enumerate(_chosen(first)):
         points: dict[int, Point] = {}
         for one in logged:

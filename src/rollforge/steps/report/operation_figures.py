@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rollforge.charts import (
@@ -65,10 +66,11 @@ def length_figure(
         heading="Reward against length",
         scene=line_chart(
             [Series(name="mean reward", points=points)], x_title="characters in the answer", y_title="mean reward",
+            x_ticks=_whole_ticks([one.middle for one in bins]),
             y_range=(min(0.0, *lows), rounded_up(max(tops))) if max(tops) > 0 else (min(lows), 0.0),
             title="Mean reward by answer length", description=f"Mean reward in {len(bins)} bins of answer length; {words}.",
         ),
-        caption=f"Mean reward in {len(bins)} bins of equal count, 95 % intervals clustered by task; {words}. "
+        caption=f"Mean reward in {_bins_of(bins)}, 95 % intervals clustered by task; {words}. "
         f"n = {sum(one.judged for one in bins):,} judged rollouts; {sum(one.n - one.judged for one in bins):,} unjudged left out. "
         f"{coverage(metrics)}.",
         headers=("characters", "rollouts", "judged", "mean reward", "95 % interval"),
@@ -77,6 +79,19 @@ def length_figure(
             for one in bins
         ],
     )  # fmt: skip
+
+
+def _whole_ticks(lengths: Sequence[float]) -> list[float] | None:
+    """Every whole number of a short axis: there are no half characters. None where the usual ticks are whole."""
+    low, high = math.ceil(min(lengths)), math.floor(max(lengths))
+    whole = [float(number) for number in range(low, high + 1)] if high - low < 6 else []
+    return whole or None
+
+
+def _bins_of(bins: Sequence[LengthBin]) -> str:
+    """How the bins were cut: quantiles, unless many answers have the same few lengths."""
+    sizes = [one.n for one in bins]
+    return f"{len(bins)} bins of {'about equal count' if max(sizes) <= 2 * min(sizes) else 'length'}"
 
 
 def time_figures(line: Timeline, stretches: Sequence[MarkedStretch], metrics: MetricsFacts) -> list[Figure]:
