@@ -240,7 +240,10 @@ def read_config(path: str, *, tables: list[str], options: Collection[str] = ()) 
     """
     file = Path(path)
     if not file.is_file():
-        raise UsageError(f"{path}: no such file", hint="check --config")
+        raise UsageError(
+            f"{path}: no such file",
+            hint="--config takes a TOML, YAML or JSON file; --dry-run --json prints one",
+        )
     value = _decode(file)
     if not isinstance(value, dict):
         raise UsageError(f"{path}: not a table of settings", hint="for example: [collect]\\nsamples = 8")
@@ -273,7 +276,7 @@ def _decode(file: Path) -> object:
         what = " ".join(str(error).split())
         raise UsageError(
             f"{file}: cannot be read as {file.suffix[1:]}: {what}",
-            hint="mend the file, or begin with what --dry-run --json prints",
+            hint="mend the file, or --dry-run --json prints one",
         ) from error
     raise UsageError(f"{file}: what kind of file is this?", hint="a config ends in .toml, .yaml or .json")
 

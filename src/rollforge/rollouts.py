@@ -306,7 +306,9 @@ class TaskFields:
     @staticmethod
     def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         if not path.exists():
-            raise UsageError(f"{path}: no such file", hint="check --tasks")
+            raise UsageError(
+                f"{path}: no such file", hint="--tasks takes the task file that the run was collected from"
+            )
         for number, line in read_lines(path):
             yield number, line.rstrip(b"\n") + b"\n"
 

@@ -25,7 +25,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "rollforge"
 RUN = "runs/first"
 VALUES = (
     # the same words mean other things in some places
-    ("checks/opinions", "name", "math"), ("checks/consistency", "name", "reward"), ("cli/commands/metrics", "name", RUN),
+    ("checks/opinions", r"shlex\.quote\(name\)", "math"), ("checks/missed", "other", "math"),
+    (".*", r".*counting_verifier.*", "recorded"), ("checks/consistency", "name", "reward"), ("cli/commands/metrics", "name", RUN),
     ("commands/init", "name", "my_verifier"), ("rewards/adapter_files", "words", "exact"), ("rewards/adapter_files", "name", "exact"),
     ("commands/simulate", r"JUDGED_BY.*", "--verifier exact"), ("status|reading_flags|index/index", "tasks", "tasks.jsonl"),
     ("reports", "name", "tasks.jsonl"), ("commands/simulate", "path", "tasks.jsonl"), ("verify/verdicts|run_page", "name", "exact"),
@@ -37,7 +38,7 @@ VALUES = (
     (".*", "column", "is_truncated"), (".*", r".*suspect_condition.*|among", "reward = 0"), (".*", ".*answer_hash.*", "17"),
     ("report/findings", r"shlex\.quote\(selected\)", "'(task, rollout) IN ((0, 1), (2, 3))'"), ("report/findings", "MOST_READ", "100"),
     # names
-    (".*", r".*[vV]erifier.*|shlex\.quote\(name\)", "exact"), (".*", r"_counting\(run\)", "recorded"),
+    (".*", r".*[vV]erifier.*|shlex\.quote\(name\)", "exact"),
     (".*", r"recipe|best|manifest\.recipe", "dpo"), (".*", r"self\.family", "verifiers"), (".*", r"EXAMPLES\[0\]", "improve"),
     (".*", "instead", "--limit 5"), (".*", "words", "--fresh"), (".*", r"server\.url", "http://127.0.0.1:9"),
     # runs and files

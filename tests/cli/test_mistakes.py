@@ -114,6 +114,16 @@ def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ([*COLLECT, "-i", "tasks.jsonl"], 2, ["-i is given twice", "join several: cat"]),
         ([*COLLECT, "-k", "2", "--samples", "3"], 2, ["--samples is given twice", "give --samples once"]),
         (["verify", "tasks.jsonl", "--verifier", "regex", "-S", "pattern=4"], 2, ["`$.pattern`", """pattern='"4"'"""]),
+        ([*COLLECT, "--stop-on", "weird"], 2, ['"broken", "never"', "the default is --stop-on broken"]),
+        (["metrics", "tasks.jsonl", "--compat", "foo"], 2, ["nemo-gym", "for example: --compat nemo-gym"]),
+        (["simulate", "--skill", "2"], 2, ["<= 1", "the default is --skill 0.5"]),
+        (["init", "nosuch"], 2, ["Choose from", "for example: rollforge init verifier"]),
+        (["check", "tasks.jsonl", "--json", "--markdown"], 2, ["--json and --markdown exclude each other"]),
+        (["list", "verifiers", "recipes"], 2, ["does not take 'recipes'", "for example: rollforge list"]),
+        (["demo", "tasks.jsonl"], 2, ["it is a file", "choose another name"]),
+        (["profile", "tasks.jsonl", "--look", "-1"], 2, ["tasks to look at must be 0 or more, not -1", "--look 5"]),
+        ([*COLLECT, "--config", "nosuch.toml"], 2, ["nosuch.toml: no such file", "--dry-run --json prints one"]),
+        ([*COLLECT, "--prompt-template", "nosuch.yaml"], 2, ["nosuch.yaml: no such file", "`user:` and `system:`"]),
         (["experiences", "tasks.jsonl", "--pipeline", "tasks.txt"], 2, ["no TOML", "[[operator]]", "rollforge list operators"]),
     ],
 )  # fmt: skip
@@ -363,3 +373,19 @@ def test_every_error_for_a_user_has_a_next_step() -> None:
                 if not has_hint and str(path.relative_to(SOURCE)) not in MESSAGES_OF_FORMATS:
                     without.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
     assert without == []
+
+
+def test_a_wrong_number_in_a_variable_is_answered_in_its_form(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLFORGE_COLLECT_SAMPLES", "x")
+    code, printed = run(COLLECT, capsys)
+    assert code == 2 and "for example: ROLLFORGE_COLLECT_SAMPLES=1\n" in printed
+
+
+def test_a_file_without_rollouts_is_not_shown_as_too_narrow_a_choice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("bad.jsonl").write_text("not json\n")
+    code, printed = run(["show", "bad.jsonl"], capsys)
+    assert code == 2 and "no line could be read as one: rollforge validate bad.jsonl" in printed

@@ -200,3 +200,17 @@ def test_status_of_a_folder_names_the_runs_that_it_can_read(capsys: pytest.Captu
     with pytest.raises(UsageError) as refused:
         run(["status", "runs"])
     assert refused.value.hint == "give one of the runs in it: runs/first"
+
+
+def test_collect_and_verify_call_what_holds_them_back_by_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    run("simulate --write-tasks tasks.jsonl -n 2 --seed 1".split())  # noqa: SIM905
+    said = []
+    for words in ("collect -i tasks.jsonl -o run -m simulated --no-verify", "verify run --verifier exact"):
+        capsys.readouterr()
+        run([*words.split(), "--progress", "none"])
+        said.append(capsys.readouterr())
+    for printed in said:
+        labels = [
+            line.split()[0] for line in (printed.out + printed.err).splitlines() if line.startswith("  ")
+        ]
+        assert "bottleneck" in labels and "limit" not in labels

@@ -60,7 +60,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GoalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a goal is."""
+    """Progress towards a goal."""
 
     recipe: str
     unit: str

@@ -139,7 +139,7 @@ def _hint(error: OSError) -> str:
     if exists and not os.access(error.filename, os.R_OK):
         return "get permission to read it, or read a copy"
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return "it is a file, and a folder is needed there: choose another --out"
+        return "it is a file, and a folder is needed there: choose another name, with --out if the command has it"
     if error.errno == errno.ENOENT:
         return "check the path, or choose another --out"
     if error.errno == errno.EISDIR:

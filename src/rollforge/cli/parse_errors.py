@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 import cyclopts
 
@@ -98,6 +99,8 @@ def usage_error(
         wrong_number = _wrong_number(error)
         if wrong_number is not None:
             return wrong_number
+    if isinstance(error, cyclopts.CoercionError | cyclopts.ValidationError):
+        return UsageError(str(error), hint=_allowed(error, verb, example))
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
         what = ONE_RUN.get(verb, f"{verb} does not take")
         return UsageError(
@@ -155,8 +158,23 @@ def _wrong_number(error: cyclopts.CoercionError) -> UsageError | None:
         )
     return UsageError(
         f"{name} {token.value}: expected {kind}",
-        hint=f"for example: {name} {example}" if token.keyword else f"give {kind}",
+        hint=f"for example: {name}{'=' if token.source == 'env' else ' '}{example}"
+        if token.keyword
+        else f"give {kind}",
     )
+
+
+def _allowed(error: cyclopts.CoercionError | cyclopts.ValidationError, verb: str, example: str) -> str:
+    """The next step after a value that is no choice or out of bounds: the flag with its default, or with the first choice."""
+    all_options = f"see all options: rollforge {verb} --help"
+    argument = error.argument
+    if argument is None or not argument.tokens or not (flag := argument.tokens[0].keyword):
+        return f"for example: {example}; see all options: rollforge {verb} --help"
+    default = argument.field_info.default
+    choices = [one for one in get_args(getattr(error, "target_type", None)) if isinstance(one, str)]
+    if type(default) in (int, float, str):
+        return f"the default is {flag} {default}; {all_options}"
+    return f"for example: {flag} {choices[0]}" if choices else all_options
 
 
 def _unused(verb: str, word: str, example: str) -> str:
@@ -169,7 +187,7 @@ def _unused(verb: str, word: str, example: str) -> str:
         return f"the run comes first, the verifier follows --verifier; for example: {example}"
     if verb == "merge":
         return "several runs need no merging, most commands take them together: rollforge metrics RUN RUN"
-    return f"see all options: rollforge {verb} --help"
+    return f"for example: {example}; see all options: rollforge {verb} --help"
 
 
 def _needed(error: cyclopts.MissingArgumentError, command: Callable[..., object]) -> str:

@@ -97,7 +97,7 @@ class RetryBudget:
         self.denied = 0
 
     def divide(self, sharers: int) -> None:
-        """Keep one of `sharers` equal parts of the head start, so that all processes together allow as many retries as one."""
+        """Divide the initial retries by the number of processes (`sharers`), so that all together may retry as often as one."""
         self._head_start = self._head_start // sharers
 
     def count_fresh(self) -> None:

@@ -214,7 +214,7 @@ class Index:
 
     @property
     def has_uncorrected_stages(self) -> bool:
-        """Whether several runs are read together, some of them adaptive, and their first-stage rollouts cannot be identified."""
+        """Whether adaptive runs are pooled whose first-stage rollouts cannot be identified, so that means are biased."""
         return bool(self.designs) and self.first_stage is None
 
     @property

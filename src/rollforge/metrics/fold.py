@@ -71,7 +71,7 @@ class FoldJson(TypedDict):
 
 
 class StepFold:
-    """The metrics of one step, to which runs are added one by one. States merge exactly, in any order and partition."""
+    """Accumulates the metrics of one step. Partial states merge to exactly the same result, in any order and partition."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
@@ -81,7 +81,7 @@ class StepFold:
         return len(self._tasks)
 
     def add(self, task: Hashable, metrics: Mapping[str, object], *, order: float | None = None) -> None:
-        """Add a finished run of `task`. `order` (such as the rollout index) decides which run is last for `:last`; by default the
+        """Add a finished rollout of `task`. `order` (such as the rollout index) decides which one is last for `:last`; by default the
         last one added, which is undefined after merging folds.
         """
         state = self._tasks.setdefault(task, _Task())

@@ -53,5 +53,5 @@ def twin_test() -> tuple[int, int]:
 
 
 def reasons_in(bits: int) -> list[str]:
-    """Reasons for the bits of a number from `bits_sql`."""
+    """The reasons whose bits are set in a number that `bits_sql` computed."""
     return [reason for bit, reason in enumerate(SUSPICION) if bits >> bit & 1]

@@ -208,7 +208,10 @@ class ProgramSandbox:
         self._shown = tuple(str(Path(path).absolute()) for path in shown)
         for path in self._shown:
             if not Path(path).exists():
-                raise UsageError(f"{path}: no such file or directory", hint="check --mount")
+                raise UsageError(
+                    f"{path}: no such file or directory",
+                    hint="--mount takes a file or folder of this machine",
+                )
         self._files = None if command is None else _files_of(command)
         needed = [*self._shown, *(self._files or map(str, _python_paths()))]
         self._work, self._home, self._control = (

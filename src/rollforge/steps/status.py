@@ -166,7 +166,7 @@ def _other_command(path: Path) -> str:
         tasks = shlex.quote(str(path))
         return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
     if runs_in(path):
-        return what_is_there(path)
+        return what_is_there(path, [run for run in runs_in(path) if run.is_dir() or holds_rollouts(run)])
     return f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(path))}"
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
 from rollforge.store.files import RunFiles, file_stem
-from rollforge.store.outputs import holds_rollouts
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".jsonl.zst")
 MANIFEST = "manifest.json"
@@ -96,9 +95,9 @@ def near_run(item: str | Path) -> str:
     return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)
 
 
-def what_is_there(item: Path) -> str:
-    """Next step for a folder that is no run: the runs in it, if there are any."""
-    inside = [path for path in runs_in(item) if path.is_dir() or holds_rollouts(path)]
+def what_is_there(item: Path, inside: list[Path] | None = None) -> str:
+    """Next step for a folder that is no run: the runs in it, if there are any; `inside`: those that the command reads."""
+    inside = runs_in(item) if inside is None else inside
     if not inside:
         return "give a rollouts file, or the folder it is in"
     shown = ", ".join(map(str, inside[:MOST_NAMED])) + (", …" if len(inside) > MOST_NAMED else "")

@@ -33,7 +33,10 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
             template = convert(value, cls)
         except FileNotFoundError:
-            raise UsageError(f"{path}: no such file", hint="check --prompt-template") from None
+            raise UsageError(
+                f"{path}: no such file",
+                hint="--prompt-template takes a YAML file with `user:` and `system:`",
+            ) from None
         except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
             what = "a plain text, and no template" if isinstance(value, str) else str(error)
             raise UsageError(

@@ -85,6 +85,8 @@ def check(
 
     if not runs:
         raise UsageError("which run?", hint=f"for example: {EXAMPLE}")
+    if json and markdown:
+        raise UsageError("--json and --markdown exclude each other", hint="leave one of them out")
     index_elsewhere(list(runs), on)
     report: Report = check_run(
         list(runs),

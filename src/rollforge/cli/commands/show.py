@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -197,7 +198,11 @@ def show(
 
 
 def _missing(index: Index, choice: Choice) -> str:
-    """The next step when the run has no such task, or no rollout with such a number."""
+    """The next step when the run has no rollouts, no such task, or no rollout with such a number."""
+    if len(index) == 0:
+        files = shlex.join(str(run.rollouts) for run in index.runs)
+        what = "no line could be read as one" if index.rejected_lines else "the file has none"
+        return f"{what}: rollforge validate {files}"
     for name, numbers in (("task", choice.task or []), ("rollout", [choice.rollout])):
         numbers_typed = [number for number in numbers if number is not None]
         [span] = index.select(f"SELECT min({name}) AS first, max({name}) AS last FROM rollouts").to_pylist()

@@ -269,7 +269,7 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         f"  speed     {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s in and out, "
         f"over {duration(result.elapsed_s)} in all"
     )
-    say(f"  limit     {result.bottleneck}")
+    say(f"  bottleneck  {result.bottleneck}")
     for note in result.notes:
         if note.startswith(FOLLOWS):
             say(f"            {note}")

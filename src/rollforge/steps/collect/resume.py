@@ -37,7 +37,11 @@ def fingerprint_of_run(
     """Settings and digests that must not change when the run is resumed."""
     template = None
     if options.prompt_template:
-        template = Path(_existing(options.prompt_template, "check --prompt-template")).read_bytes()
+        template = Path(
+            _existing(
+                options.prompt_template, "--prompt-template takes a YAML file with `user:` and `system:`"
+            )
+        ).read_bytes()
     fingerprint: JsonFields = {
         "input": source.digest,
         "model": options.model,

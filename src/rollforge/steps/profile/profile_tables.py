@@ -62,7 +62,7 @@ class ProfileOptions(Struct, frozen=True, kw_only=True):
             )
         if self.look < 0:
             raise UsageError(
-                f"there cannot be {count_of(self.look, 'task')} to look at", hint="give 0 or more"
+                f"the number of tasks to look at must be 0 or more, not {self.look}", hint="--look 5"
             )
 
 

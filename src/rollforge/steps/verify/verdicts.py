@@ -58,7 +58,7 @@ class VerdictRow(msgspec.Struct, frozen=True):
 
 
 def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
-    """Rows of a verdicts file in file order; invalid lines are skipped, so torn verdicts are repeated."""
+    """Rows of a verdicts file in file order; invalid lines are skipped, so a torn verdict is owed again."""
     if not path.exists():
         return
     decode = json_decoder(VerdictRow, strict=False).decode

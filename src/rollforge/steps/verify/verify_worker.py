@@ -114,7 +114,7 @@ class PartVerification(Verification):
         await self._verdicts.start()
 
     async def judge_unit(self, unit: VerifyUnit) -> None:
-        """Judge what is owed of one part; returns when its verdicts are on disk."""
+        """Judge the owed rollouts of one part; returns when their verdicts are on disk."""
         await self._judge_all(self._owed_of(unit), self._tasks, self._verdicts, self._failure_file)
         await self._verdicts.flush()
         self._failure_file.flush()

@@ -125,7 +125,7 @@ class Spawner:
 
     @property
     def is_forked(self) -> bool:
-        """Whether no other process can import the verifier, so that its processes are forks of this one."""
+        """Whether workers are forked from this process, because no other process can import the verifier."""
         return self._spec is None
 
     async def start(self) -> None:
