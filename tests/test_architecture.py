@@ -132,6 +132,7 @@ SIDE_DOORS: dict[str, dict[str, str]] = {
         "digest": "hashing starts a thread; only datasets need it",
         "files": "names of files, for commands that open none",
         "find": "runs by path, folder or glob, before one is opened",
+        "lineage_table": "files of a dataset, which no run has",
         "lock": "steps that write verdicts lock another file than the run's",
         "manifest": "records of the manifest, read without opening a run",
         "outputs": "which files a command may replace, whatever it writes",

@@ -23,7 +23,7 @@ from rollforge.steps.prepare.describe import later_fates
 from rollforge.steps.prepare.rollout_pool import Pool
 from rollforge.steps.prepare.sequences import SEQUENCE, sequences_of
 from rollforge.steps.prepare.write_rows import Written
-from rollforge.store import parquet_file
+from rollforge.store.lineage_table import lineage_batches
 
 NAME = "lineage.parquet"
 FATES = "fates.parquet"
@@ -119,14 +119,13 @@ def trace(address: str) -> Lineage:
     sidecar = path.parent / NAME
     if not sidecar.is_file():
         raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")
-    with parquet_file(sidecar, columns=("file", "line", "run"), hint="prepare the dataset again") as file:
-        tables = (pa.Table.from_batches([batch]) for batch in file.iter_batches())
-        rows = [row for table in tables for row in table.filter(pc.field("line") == line).to_pylist()]
+    tables = lineage_batches(sidecar, ("file", "line", "run"))
+    rows = [row for table in tables for row in table.filter(pc.field("line") == line).to_pylist()]
     rows = [row for row in rows if row["file"] == path.name]
     if not rows:
         raise UsageError(f"{path} has no line {line} in its lineage", hint="lines are counted from 1")
     row = rows[0]
-    prefixes = [prefix for prefix in ("", "rejected_") if f"{prefix}run" in row]
+    prefixes = [prefix for prefix in ("", "rejected_") if row.get(f"{prefix}run") is not None]
     for prefix in prefixes:
         row[f"{prefix}run"] = find_run(row[f"{prefix}run"], path)
     return Lineage(
