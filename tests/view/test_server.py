@@ -21,7 +21,7 @@ from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
 from rollforge.steps.metrics import differing_tasks
 from rollforge.testing import Shape, healthy_run
 from rollforge.text_safety.visible import visible
-from rollforge.view import ViewOptions, make_app
+from rollforge.view import ViewOptions, make_app, serve
 from rollforge.view.book import MOST_ROWS, Book
 from rollforge.view.guard import Guard
 from rollforge.view.opened import MOST_FIRST, PIECE
@@ -463,3 +463,27 @@ async def test_what_is_suspicious_is_what_show_finds(tmp_path: Path) -> None:
     assert [(one.row, one.score) for one in listed] == [(one["row"], one["score"]) for one in by_sql]
     assert listed[0].why[0] == "the same answer earned another reward in this task"
     book.close()
+
+
+async def test_an_address_that_cannot_be_listened_on_has_a_message(run: Path) -> None:
+    with pytest.raises(UsageError, match="cannot listen on localhost:"):
+        async with (
+            asyncio.timeout(60),
+            TestServer(make_app([], Guard(TOKEN, port=1)), host="localhost") as taken,
+        ):
+            await serve(ViewOptions(runs=(str(run),), host="localhost", port=taken.port or 0), print)
+
+
+async def test_a_damaged_manifest_is_an_answer_and_no_traceback(
+    site: tuple[ClientSession, str], run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, base = site
+    manifest = run / "rollouts_run.json"
+    before = manifest.read_bytes()
+    manifest.write_bytes(b"[" * 5000)
+    try:
+        async with session.get(f"{base}/api/status", params={"run": "0"}) as answer:
+            assert answer.status == 400 and "rollouts_run.json" in await answer.text()
+    finally:
+        manifest.write_bytes(before)
+    assert not caplog.records
