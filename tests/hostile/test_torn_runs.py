@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.errors import DataError
+from rollforge.review.labels import Label, LabelFile
 from rollforge.rollouts import TaskFields
 from rollforge.simulate import example_tasks
 from rollforge.store import RunFiles, mend_tail, reading
@@ -311,3 +312,11 @@ def test_a_file_that_is_read_whole_is_bounded(tmp_path: Path, monkeypatch: pytes
             os.mkfifo(target)
         with pytest.raises(DataError, match="not a regular file"):
             reading.read_json(path)
+
+
+def test_a_label_is_not_written_through_a_link(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.labels.symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="symbolic links"):
+        LabelFile(files).add(Label(task=0, rollout=0, label="agree"))
+    assert not (tmp_path / "outside").exists()
