@@ -133,6 +133,7 @@ SIDE_DOORS: dict[str, dict[str, str]] = {
         "files": "names of files, for commands that open none",
         "find": "runs by path, folder or glob, before one is opened",
         "leading_keys": "keys of lines in bulk, with numpy, which the rest of the store does without; only merge needs them",
+        "lineage_table": "files of a dataset, which no run has",
         "lock": "steps that write verdicts lock another file than the run's",
         "manifest": "records of the manifest, read without opening a run",
         "outputs": "which files a command may replace, whatever it writes",

@@ -13,6 +13,7 @@ import pytest
 
 from rollforge.errors import RollforgeError
 from rollforge.index import cache, open_index
+from rollforge.index.cache import trusted_folder
 from tests.builders import make_rollout, write_rows
 
 DAMAGES = 600 if "ROLLFORGE_TORTURE" in os.environ else 150
@@ -201,3 +202,11 @@ def test_a_linked_part_is_removed_as_a_link(tmp_path: Path) -> None:
     before = victim.read_bytes()
     assert contents(path) == right
     assert victim.read_bytes() == before and not part.is_symlink()
+
+
+def test_an_index_folder_in_which_everybody_may_write_is_not_used(tmp_path: Path) -> None:
+    rollouts, folder = tmp_path / "rollouts.jsonl", tmp_path / "rollouts_index"
+    rollouts.write_bytes(b"")
+    assert trusted_folder(folder, rollouts) == folder
+    folder.chmod(0o777)
+    assert trusted_folder(folder, rollouts) != folder

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rollforge import rollouts, tasks
@@ -179,3 +181,23 @@ def test_a_bomb_of_tasks_costs_bounded_memory(tmp_path: Path) -> None:
     first, peak = done.stdout.splitlines()
     assert first == r"lines [(1, b'\x00')]"
     assert int(peak) < 900 << 10
+
+
+def test_offsets_that_lead_out_of_an_arrow_file_have_a_message(tmp_path: Path) -> None:
+    """They ended the process with a signal."""
+    texts = pa.table({"prompt": pa.array([["a", "b"], ["c"]])})
+    with (
+        pa.OSFile(str(tmp_path / "tasks.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, texts.schema) as writer,
+    ):
+        writer.write_table(texts)
+    data = (tmp_path / "tasks.arrow").read_bytes()
+    offsets = struct.pack("<4i", 0, 1, 2, 3)
+    assert data.count(offsets) == 1
+    wild = struct.pack("<4i", 0, 1 << 30, (1 << 30) + 5, (1 << 30) + 6)
+    (tmp_path / "tasks.arrow").write_bytes(data.replace(offsets, wild))
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", "validate", "tasks.arrow"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2 and "cannot be read as Arrow" in done.stderr, done.stderr

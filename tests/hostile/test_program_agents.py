@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.sandbox.programs import HOME, WORK, find_program_bubblewrap
+from rollforge.verifiers.script import _write_inside
 from tests.programs.running import collected
 
 needs_bubblewrap = pytest.mark.skipif(
@@ -269,3 +270,11 @@ async def test_a_unreadable_tree_is_removed_all_the_same(tmp_path: Path) -> None
     )
     left = set(Path(tempfile.gettempdir()).glob("rollforge-program-*")) - before
     assert not [path for path in left if any(path.rglob("a"))]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside", ""])
+def test_an_artifact_that_leads_out_of_its_directory_is_not_laid_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / "work").mkdir()
+    with pytest.raises(ValueError, match="outside its directory"):
+        _write_inside(tmp_path / "work", name, b"data")
+    assert not list(tmp_path.rglob("outside"))

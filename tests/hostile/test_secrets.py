@@ -17,9 +17,11 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from rollforge.endpoint.failures import failure_from_exception, failure_from_status
 from rollforge.simulate import SimulatedProcess, SimulateOptions, example_tasks
 from rollforge.text_safety.markup import tag
-from rollforge.text_safety.redaction import Redactor
+from rollforge.text_safety.outgoing import cut
+from rollforge.text_safety.redaction import SECRETS, Redactor
 
 TRIED: list[str] = []
 
@@ -142,6 +144,64 @@ def test_keys_that_are_used_and_masked(tmp_path: Path) -> None:
     )
     assert again.returncode in (0, 3), "masked settings do not keep a run from being resumed"
     assert_no_leak(tmp_path, again, gym, own, config, named)
+
+
+@pytest.mark.parametrize("command", ["cat --api-key {}", "cat --token={}", "env OPENAI_API_KEY={} cat"])
+def test_a_key_in_the_command_line_of_a_program(tmp_path: Path, command: str) -> None:
+    key = secret(command)
+    program = (
+        "--agent",
+        f"program:{command.format(key)}",
+        "--sandbox",
+        "off",
+        "--no-verify",
+        "--attempts",
+        "1",
+    )
+    for more in ((), ("--workers", "2", "--fresh")):
+        done = run(tmp_path, *program, *more, "--json")
+        assert done.returncode == 3, done.stderr
+        assert_no_leak(tmp_path, done, key)
+    assert "***" in (tmp_path / "run" / "rollouts_run.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["MY_KEY", "DBPASSWORD", "MYSECRET", "github_token"])
+def test_a_variable_that_a_program_gets_and_prints(tmp_path: Path, name: str) -> None:
+    key = secret(f"--pass-env {name}")
+    program = f'program:sh -c "echo ${name}; echo ${name} >&2; exit 3"'
+    words = ("--agent", program, "--sandbox", "off", "--pass-env", name, "--no-verify", "--attempts", "1")
+    done = run(tmp_path, *words, "--json", env={name: key})
+    assert done.returncode == 3, done.stderr
+    assert "***" in (tmp_path / "run" / "rollouts_failures.jsonl").read_text()
+    assert_no_leak(tmp_path, done, key)
+
+
+@pytest.mark.parametrize("form", [("-o", "{}"), ("--out={}",)], ids=str)
+def test_a_key_in_the_address_of_a_bucket_names_no_folder(tmp_path: Path, form: tuple[str, ...]) -> None:
+    key = secret(f"bucket address in {form[0]}")
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps({"prompt": "?"}) + "\n")
+    address = f"s3://bucket/run?secret_access_key={key}"
+    words = ("-i", "tasks.jsonl", "-m", "simulated", *(word.format(address) for word in form))
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", "collect", *words, "--no-verify"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2 and "holds a key" in done.stderr, done.stderr
+    assert_no_leak(tmp_path, done, key)
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
+
+
+def test_half_a_secret_at_the_end_of_a_message_that_was_cut() -> None:
+    key = secret("a message that is cut inside the key")
+    SECRETS.learn(key)
+    text = "x" * 480 + f"({key}) ({key}) ({key})"
+    for most in range(470, 520):
+        assert key[:4] not in cut(text, most)
+    for begin in range(460, 500):
+        body = json.dumps({"error": {"message": "x" * begin + key}}).encode()
+        assert key[:4] not in failure_from_status(400, body, {}).message
+        assert key[:4] not in failure_from_exception(OSError("x" * begin + key), 1.0).message
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.errors import DataError
+from rollforge.review.labels import Label, LabelFile
 from rollforge.rollouts import TaskFields
 from rollforge.simulate import example_tasks
 from rollforge.store import RunFiles, mend_tail, reading
@@ -267,6 +268,36 @@ def test_a_run_with_a_pipe_or_a_device_in_it_is_not_read_for_ever(
     assert f"{name} is a device or a pipe" in collect(tmp_path).stderr
 
 
+@pytest.mark.parametrize("place", ["rollouts_index/*/*", "shards/*", "shards/*/*", "shards/*/*/*"])
+def test_a_pipe_in_the_index_or_in_a_shard_is_not_read_for_ever(tmp_path: Path, place: str) -> None:
+    words = ["--shard", "0/2"] if place.startswith("shards") else []
+    assert collect(tmp_path, "", *words).returncode in (0, 3)
+    run = tmp_path / "run"
+    rollforge("metrics", run)
+    for path in sorted(path for path in run.glob(place) if path.is_file()):
+        data = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        done = rollforge("metrics", run)
+        assert done.returncode == 2, done.stderr
+        assert f"{path} is a device or a pipe" in done.stderr or "there is no rollouts.jsonl" in done.stderr
+        path.unlink()
+        path.write_bytes(data)
+    assert rollforge("metrics", run).returncode == 0
+
+
+def test_a_manifest_that_is_no_file_has_a_message(tmp_path: Path) -> None:
+    assert collect(tmp_path).returncode == 0
+    path = tmp_path / "run" / "rollouts_run.json"
+    path.unlink()
+    path.symlink_to(path.name)
+    for words in (["status"], ["metrics"], ["check"]):
+        done = rollforge(words[0], tmp_path / "run")
+        assert done.returncode == 2 and str(path) in done.stderr and "Traceback" not in done.stderr, (
+            done.stderr
+        )
+
+
 def test_a_file_that_is_read_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "LONGEST_LINE", 1000)
     path = tmp_path / "rollouts_run.json"
@@ -279,5 +310,13 @@ def test_a_file_that_is_read_whole_is_bounded(tmp_path: Path, monkeypatch: pytes
         path.symlink_to(target)
         if target != "/dev/zero":
             os.mkfifo(target)
-        with pytest.raises(OSError, match="not a regular file"):
+        with pytest.raises(DataError, match="not a regular file"):
             reading.read_json(path)
+
+
+def test_a_label_is_not_written_through_a_link(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.labels.symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="symbolic links"):
+        LabelFile(files).add(Label(task=0, rollout=0, label="agree"))
+    assert not (tmp_path / "outside").exists()

@@ -217,6 +217,35 @@ def test_bytes_that_are_no_request_leave_no_traceback_on_stderr() -> None:
         assert "Traceback" not in process.communicate(timeout=30)[1]
 
 
+def test_bodies_that_cannot_be_read_to_their_end_leave_no_traceback_on_stderr() -> None:
+    """A body that is not in its encoding gets 400; a client may also leave in the middle of one."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollforge", "serve-verifier", "exact", "--port", "0", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = urlsplit(json.loads(process.stdout.readline())["url"])
+    head = "POST /verify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    try:
+        for coding in ("gzip", "deflate", "zstd", "br"):
+            with socket.create_connection((url.hostname, url.port), timeout=30) as connection:
+                connection.sendall(
+                    f"{head}Content-Encoding: {coding}\r\nContent-Length: 5\r\n\r\nabcde".encode()
+                )
+                assert b" 400 " in connection.recv(100), coding
+        for _ in range(20):
+            with socket.create_connection((url.hostname, url.port), timeout=30) as connection:
+                connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        with socket.create_connection((url.hostname, url.port), timeout=30) as connection:
+            connection.sendall(
+                f"{head}Content-Length: {len(json.dumps(BODY))}\r\n\r\n{json.dumps(BODY)}".encode()
+            )
+            assert b" 200 " in connection.recv(100)
+    finally:
+        process.terminate()
+        assert process.communicate(timeout=30)[1] == ""
+
+
 def test_a_wildcard_address_serves_addresses_and_its_own_name_only() -> None:
     guard = WebGuard(host="0.0.0.0", needs_json=False)
     assert guard.refusal("GET", {"host": "192.0.2.7:8090"}) is None

@@ -599,3 +599,27 @@ def test_all_samples_behind_a_prompt_are_in_its_row(tmp_path: Path) -> None:
     assert len(kept) > 1
     assert all(one.used_in == [(0, "train.jsonl:1")] for one in kept)
     book.close()
+
+
+async def test_an_address_that_cannot_be_listened_on_has_a_message(run: Path) -> None:
+    with pytest.raises(UsageError, match="cannot listen on localhost:"):
+        async with (
+            asyncio.timeout(60),
+            TestServer(make_app([], Guard(TOKEN, port=1)), host="localhost") as taken,
+        ):
+            await serve(ViewOptions(runs=(str(run),), host="localhost", port=taken.port or 0), print)
+
+
+async def test_a_damaged_manifest_is_an_answer_and_no_traceback(
+    site: tuple[ClientSession, str], run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, base = site
+    manifest = run / "rollouts_run.json"
+    before = manifest.read_bytes()
+    manifest.write_bytes(b"[" * 5000)
+    try:
+        async with session.get(f"{base}/api/status", params={"run": "0"}) as answer:
+            assert answer.status == 400 and "rollouts_run.json" in await answer.text()
+    finally:
+        manifest.write_bytes(before)
+    assert not caplog.records

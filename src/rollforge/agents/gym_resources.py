@@ -27,6 +27,7 @@ from rollforge.errors import Failure
 from rollforge.json_shapes import ParamsJson, ResponseJson, RowJson, ToolJson
 from rollforge.records import Task, Verdict, to_json
 from rollforge.tasks import is_empty_prompt
+from rollforge.text_safety.outgoing import cut
 
 
 class GymResources:
@@ -191,7 +192,7 @@ async def _with_mcp(
     headers = announced.get("headers")
     path = str(announced.get("url_path") or "/mcp")
     if not path.startswith("/"):  # "@host/mcp" would lead to another host
-        raise Failure("agent", "agent", f"/seed_session: the MCP server's path {path[:200]!r} is none")
+        raise Failure("agent", "agent", f"/seed_session: the MCP server's path {cut(path, 200)!r} is none")
     url = server.url + path
     session = await open_mcp(url, headers if isinstance(headers, dict) else {}, max_bytes=max_bytes)
     try:

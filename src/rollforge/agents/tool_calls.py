@@ -17,6 +17,7 @@ from rollforge.errors import Failure
 from rollforge.json_shapes import ItemJson
 from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
 from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.outgoing import cut
 
 
 async def answer_calls(
@@ -100,4 +101,4 @@ def parse_arguments(text: object) -> JsonObject:
 
 def tool_error(kind: str, message: str) -> ToolError:
     """An error output item with the text for the model."""
-    return ToolError(kind, to_json({"error": message[:2000]}).decode())
+    return ToolError(kind, to_json({"error": cut(message, 2000)}).decode())

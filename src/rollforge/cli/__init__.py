@@ -14,7 +14,12 @@ from pathlib import Path
 from rollforge.errors import Exit, RollforgeError
 from rollforge.runtime.held_interrupt import held_back
 from rollforge.runtime.on_error import OnError
-from rollforge.text_safety.bucket_addresses import SCHEMES, refuse_other_scheme, refuse_other_store
+from rollforge.text_safety.bucket_addresses import (
+    SCHEMES,
+    refuse_other_scheme,
+    refuse_other_store,
+    split_bucket_word,
+)
 from rollforge.text_safety.outgoing import guard_output
 from rollforge.text_safety.redaction import SECRETS
 
@@ -93,7 +98,7 @@ def run(words: list[str]) -> object:
 
 def is_bucket_word(word: str) -> bool:
     """Whether a word names an object in a bucket, alone or as the value of a flag."""
-    return word.rpartition("=")[2].startswith(SCHEMES)
+    return split_bucket_word(word)[1].startswith(SCHEMES)
 
 
 def _refuse_other_schemes(words: list[str]) -> None:

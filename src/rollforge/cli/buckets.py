@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from rollforge.text_safety.bucket_addresses import split_bucket_word
+
 OUT_FLAGS = ("-o", "--out")
 WRITE_TO_RUN = frozenset({"collect", "verify", "profile", "eval", "bench", "import", "merge"})
 """Commands that write into their input run; the others write only to the path of -o."""
@@ -26,11 +28,11 @@ def run_with_copies(words: list[str], run: Callable[[list[str]], object]) -> obj
     with ExitStack() as stack:
         local: list[str] = []
         for position, word in enumerate(words):
-            flag, equals, value = word.rpartition("=")
+            flag, value = split_bucket_word(word)
             if not is_bucket_url(value):
                 local.append(word)
                 continue
-            before = flag if equals else words[position - 1] if position else ""
+            before = flag.removesuffix("=") or (words[position - 1] if position else "")
             is_out = before in OUT_FLAGS
             is_input = before in ("-i", "--input", "--decontaminate", "--tasks")
             writes = is_out or (verb in WRITE_TO_RUN and not is_input)
@@ -49,7 +51,7 @@ def run_with_copies(words: list[str], run: Callable[[list[str]], object]) -> obj
                     run_copy(value, writes=writes, labels=labels, locks=locks, whole=locks)
                 )
                 stack.enter_context(_indexed(path))
-            local.append(f"{flag}{equals}{path}")
+            local.append(f"{flag}{path}")
         return run(local)
 
 

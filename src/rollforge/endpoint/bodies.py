@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from rollforge.errors import Boundary, Failure
 from rollforge.runtime.on_error import OnError
+from rollforge.text_safety.outgoing import cut
 
 MAX_RESPONSE_BYTES = 64 << 20
 """The default of `--max-response-bytes`."""
@@ -89,7 +90,7 @@ def open_session(
 
 async def _refuse_redirect(_: object, __: object, redirected: aiohttp.TraceRequestRedirectParams) -> None:
     where = redirected.response.headers.get("Location", "nowhere")
-    raise aiohttp.ClientError(f"it redirects to {where[:200]!r}, which is refused")
+    raise aiohttp.ClientError(f"it redirects to {cut(where, 200)!r}, which is refused")
 
 
 class HttpAnswer(Protocol):

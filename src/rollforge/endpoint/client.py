@@ -41,6 +41,7 @@ from rollforge.records import from_json
 from rollforge.runtime.on_error import OnError
 from rollforge.store.manifest import EndpointFacts
 from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.outgoing import cut
 from rollforge.text_safety.redaction import SECRETS
 
 T = TypeVar("T")
@@ -57,6 +58,10 @@ METRICS_BYTES = 4 << 20
 """Size limit of a server's metrics page."""
 LOOK_S = 5.0
 """Timeout of requests about the server itself, such as its metrics."""
+
+
+_LOOKED_AT = 1 << 16
+"""Bytes of an answer that is no JSON from which an error quotes the beginning."""
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -569,5 +574,5 @@ def _require_json(data: bytes, answer: aiohttp.ClientResponse) -> None:
     """Raise `NotJson` for a body that is not JSON, such as a proxy's error page with status 200."""
     if data[:64].lstrip()[:1] not in (b"{", b"["):
         raise NotJson(
-            f"the answer is no JSON ({answer.content_type}): {data[:200].decode('utf-8', 'replace')!r}"
+            f"the answer is no JSON ({answer.content_type}): {cut(data[:_LOOKED_AT].decode('utf-8', 'replace'), 200)!r}"
         )

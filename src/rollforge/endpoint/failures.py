@@ -13,6 +13,7 @@ import msgspec
 
 from rollforge.errors import Failure, FailureClass
 from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.outgoing import cut
 
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|too many tokens|prompt is too long|reduce the length|"
@@ -73,7 +74,7 @@ def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:
         return Failure("model", "timeout", f"no answer within {timeout_s:g} s")
     if isinstance(error, aiohttp.ClientConnectorError):
         return Failure("model", "unavailable", f"cannot connect: {error.os_error.strerror or error.os_error}")
-    return Failure("model", "transient", f"{type(error).__name__}: {str(error)[:500]}")
+    return Failure("model", "transient", f"{type(error).__name__}: {cut(str(error), 500)}")
 
 
 def message_of(body: bytes) -> str:
@@ -87,7 +88,7 @@ def message_of(body: bytes) -> str:
             value = value[key]
     text = value if isinstance(value, str) else body.decode("utf-8", "replace")
     text = " ".join(text.split())
-    return text[:500] + ("…" if len(text) > 500 else "")
+    return cut(text, 500) + ("…" if len(text) > 500 else "")
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:

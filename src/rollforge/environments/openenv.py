@@ -24,6 +24,7 @@ from rollforge.json_shapes import ItemJson, SchemaJson, ToolJson, without
 from rollforge.records import PARAMS_KEY, JsonFields, Task, Verdict, from_json, to_json
 from rollforge.runtime.typed_decoding import convert
 from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.outgoing import cut
 
 EPISODES = 100
 FIRST_WAIT_S = 0.2
@@ -226,7 +227,7 @@ def _error(body: _ServerError, kind: str) -> Exception:
     if code == "CAPACITY_REACHED":
         return Full(text)
     if kind == "step" and code in ("VALIDATION_ERROR", "EXECUTION_ERROR"):
-        return Refused(f"{text}: {to_json(body.errors).decode()[:2000]}" if body.errors else text)
+        return Refused(f"{text}: {cut(to_json(body.errors).decode(), 2000)}" if body.errors else text)
     return Failure("agent", "agent", f"{kind}: {code}: {text}")
 
 

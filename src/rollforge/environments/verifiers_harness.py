@@ -18,6 +18,7 @@ from rollforge.errors import UsageError
 from rollforge.json_shapes import ChatCallJson, ChatFunctionCallJson, ChatMessageJson, PartJson, ToolJson
 from rollforge.records import from_json, to_json
 from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.outgoing import cut
 
 HARNESS = "rollforge_harness"
 """Id of the harness; the library imports a module of this name."""
@@ -58,7 +59,7 @@ class HarnessTalk:
                 return message
             if self._trace.stop_condition is not None:
                 return None
-            raise RuntimeError(f"HTTP {reply.status}: {data[:2000].decode('utf-8', 'replace')}")
+            raise RuntimeError(f"HTTP {reply.status}: {cut(data.decode('utf-8', 'replace'), 2000)}")
 
 
 class HarnessTools:

@@ -34,6 +34,7 @@ from rollforge.json_shapes import ItemJson, ResponseJson, SequenceJson
 from rollforge.proxy import ProgramSession, RecordedCall, Sequence, merge_calls
 from rollforge.records import PARAMS_KEY, JsonFields, Task, Verdict
 from rollforge.runtime.on_error import OnErrorAwait
+from rollforge.text_safety.outgoing import cut
 
 OWN_OPTIONS = ("harness", "runtime", "env", "player")
 KEY_VARIABLE = "ROLLFORGE_NO_SUCH_KEY"
@@ -150,7 +151,7 @@ def _merged(base: JsonFields, over: Mapping[str, Any]) -> JsonFields:
 
 
 def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500]
+    return cut(" ".join(str(error).split()), 500)
 
 
 def _prompt_items(data: Any) -> list[ItemJson]:
@@ -417,7 +418,7 @@ def _is_judging(error: Any) -> bool:
 
 
 def _error_text(errors: list[Any]) -> str:
-    return f"{errors[-1].type}: {errors[-1].message}"[:2000] if errors else ""
+    return cut(f"{errors[-1].type}: {errors[-1].message}", 2000) if errors else ""
 
 
 def _pass_on(one: asyncio.Future[Failure], to: asyncio.Future[Failure]) -> None:

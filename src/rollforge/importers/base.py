@@ -17,7 +17,7 @@ from rollforge.errors import DataError, UsageError
 from rollforge.importers import IMPORTERS
 from rollforge.json_shapes import ItemJson, Shape, UsageJson
 from rollforge.records import JsonFields, Verdict, from_json
-from rollforge.store.reading import UNREADABLE
+from rollforge.store.reading import UNREADABLE, read_whole, reason_of
 
 
 class ImportedRollout(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +79,9 @@ def read_object(path: Path, shape: type[Shape], data: bytes | None = None) -> Sh
         shape: The static type of the result; fields are not checked.
     """
     try:
-        value = read_json(path.read_bytes() if data is None else data)
+        value = read_json(read_whole(path) if data is None else data)
     except (OSError, *UNREADABLE) as error:
-        raise DataError(f"{path}: {error}", hint=OTHER_LOGS) from error
+        raise DataError(f"{path}: {reason_of(error)}", hint=OTHER_LOGS) from error
     if not isinstance(value, dict):
         raise DataError(f"{path}: not a JSON object", hint=OTHER_LOGS)
     return cast("Shape", value)

@@ -7,6 +7,9 @@ inspect says is invalid, is unjudged; a sample with an error is a failure.
 
 from __future__ import annotations
 
+import lzma
+import sys
+import zlib
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +20,7 @@ from rollforge.errors import DataError
 from rollforge.importers.base import ImportedRollout, chosen_score, finite, read_object
 from rollforge.json_shapes import ChatMessageJson, UsageJson
 from rollforge.records import Verdict
+from rollforge.store.reading import LONGEST_LINE
 
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
@@ -108,18 +112,47 @@ def _archived(path: Path) -> Iterator[_SampleJson]:
             if not names:
                 raise DataError(f"{path} holds no samples", hint="a log of an evaluation that has not begun?")
             for name in names:
-                yield read_object(path / name, _SampleJson, archive.read(name))
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+                yield read_object(path / name, _SampleJson, _member(archive, name, path))
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        OSError,
+        RuntimeError,
+    ) as error:  # RuntimeError: an encrypted member
         raise DataError(f"{path}: {error}", hint="is this a .eval log of inspect?") from error
+
+
+def _member(archive: Any, name: str, path: Path) -> bytes:
+    """An unpacked member of the archive; no more than `LONGEST_LINE` of it enters memory."""
+    with archive.open(name) as member:
+        try:
+            data: bytes = member.read(LONGEST_LINE + 1)
+        except _damage() as error:
+            raise DataError(f"{path}: {name} is damaged: {error}", hint="copy the log again") from error
+    if len(data) > LONGEST_LINE:
+        raise DataError(
+            f"{path}: {name} is larger than {LONGEST_LINE >> 20} MB when unpacked",
+            hint="is this a .eval log of inspect?",
+        )
+    return data
 
 
 def _zipfile() -> Any:
     """A zipfile module with zstd support."""
-    try:
+    if sys.version_info >= (3, 14):
+        import zipfile
+    else:
         from backports.zstd import zipfile
-    except ImportError:
-        import zipfile  # type: ignore[no-redef]
     return zipfile
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """What the libraries raise for the bytes of a damaged member."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zlib.error, lzma.LZMAError, zstd.ZstdError
 
 
 def _listed(path: Path) -> Iterator[_SampleJson]:

@@ -16,6 +16,7 @@ from rollforge.errors import Failure
 from rollforge.json_shapes import ItemJson, ParamsJson, ResponseJson, items_in
 from rollforge.proxy.same_item import ItemKey, item_key
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, to_json
+from rollforge.text_safety.outgoing import cut
 
 CallFailureJson = TypedDict("CallFailureJson", {"class": str, "message": str, "status": int | None})
 """Why a call has no answer."""
@@ -161,7 +162,7 @@ def call_line(origin: CallOrigin, call: RecordedCall, earlier: Iterable[Recorded
 
 
 def _failure(failure: Failure) -> CallFailureJson:
-    return {"class": failure.kind, "message": failure.message[:2000], "status": failure.status}
+    return {"class": failure.kind, "message": cut(failure.message, 2000), "status": failure.status}
 
 
 def _same_items(items: list[ItemJson], others: object) -> int:

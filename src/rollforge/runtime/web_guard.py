@@ -117,17 +117,25 @@ class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_limited(request: web.Request, limit: int) -> bytes:
-    """The decompressed body of a request; raises aiohttp's 413 as soon as it exceeds `limit` bytes."""
+    """The decompressed body of a request.
+
+    Raises aiohttp's 413 as soon as it exceeds `limit` bytes, and 400 if it is not in its content or transfer encoding, or if the
+    client leaves before its end.
+    """
     from aiohttp import web
+    from aiohttp.http_exceptions import HttpProcessingError
 
     if request.content_length is not None and request.content_length > limit:
         raise web.HTTPRequestEntityTooLarge(limit, request.content_length)
     parts, size = [], 0
-    async for part in request.content.iter_chunked(1 << 16):
-        size += len(part)
-        if size > limit:
-            raise web.HTTPRequestEntityTooLarge(limit, size)
-        parts.append(part)
+    try:
+        async for part in request.content.iter_chunked(1 << 16):
+            size += len(part)
+            if size > limit:
+                raise web.HTTPRequestEntityTooLarge(limit, size)
+            parts.append(part)
+    except (HttpProcessingError, web.RequestPayloadError, ConnectionError) as error:
+        raise web.HTTPBadRequest(reason="the body cannot be read to its end") from error
     return b"".join(parts)
 
 
@@ -136,8 +144,10 @@ def quiet_logger() -> logging.Logger:
 
     def is_ours(record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
+        from aiohttp.web import RequestPayloadError
 
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+        theirs = (HttpProcessingError, RequestPayloadError)
+        return not (record.exc_info and isinstance(record.exc_info[1], theirs))
 
     logger = logging.getLogger("rollforge.server")
     logger.addFilter(is_ours)

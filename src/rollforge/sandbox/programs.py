@@ -28,6 +28,7 @@ from rollforge.sandbox.cgroup import ControlGroup, make_group
 from rollforge.sandbox.seccomp import seccomp_filter
 from rollforge.sandbox.usage import descendants, memory_exceeds
 from rollforge.store.scratch import make_scratch, remove_scratch
+from rollforge.text_safety.outgoing import cut
 
 Network = Literal["none", "host"]
 
@@ -115,7 +116,7 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True):
         for text in (self.stderr, self.stdout):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
-                return lines[-1][:300]
+                return cut(lines[-1], 300)
         return ""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from rollforge.errors import UsageError
 from rollforge.metrics.names import safe_name
 from rollforge.sinks.base import SinkOptions, need_extra
+from rollforge.text_safety.outgoing import cut
 
 _BATCH = 500
 """MLflow's limit of metrics per call."""
@@ -48,7 +49,8 @@ class MlflowSink:
         )
         self._run_id = self._client.create_run(experiment, run_name=self._options.run).info.run_id
         params = [
-            Param(safe_name(key, "mlflow")[:250], value[:500]) for key, value in _flat(self._options.config)
+            Param(safe_name(key, "mlflow")[:250], cut(value, 500))
+            for key, value in _flat(self._options.config)
         ]
         for start in range(0, len(params), 100):
             self._client.log_batch(self._run_id, params=params[start : start + 100])

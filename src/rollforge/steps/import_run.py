@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from rollforge import __version__
 from rollforge.errors import DataError, UsageError
-from rollforge.importers.base import ImportedRollout, load_importer
+from rollforge.importers.base import OTHER_LOGS, ImportedRollout, load_importer
 from rollforge.json_shapes import FailureRowJson, OwnJson, ResponseJson, RowJson
 from rollforge.records import (
     ATTEMPT_KEY,
@@ -55,6 +56,8 @@ class _Writer:
         self._samples: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
         self.models: set[str] = set()
+        self.read = 0
+        """Rollouts and failures written so far."""
         self.scores: dict[str, None] = {}
 
     @property
@@ -71,17 +74,19 @@ class _Writer:
         self.scores.update(dict.fromkeys(one.scores))
         sample = self._samples[number]
         self._samples[number] += 1
-        if one.model:
+        if isinstance(one.model, str) and one.model:
             self.models.add(one.model)
         if one.failure is not None:
             self.counts["failed"] += 1
             self._failures.write(to_json(_failure(one, number, sample)) + b"\n")
+            self.read += 1
             return
         is_judged = one.verdict is not None and one.verdict.reward is not None
         self.counts["judged" if is_judged else "unjudged"] += 1
         if not one.output:
             self.counts["without a trajectory"] += 1
         self._rollouts.write(to_json(_row(one, number, sample)) + b"\n")
+        self.read += 1
 
     def _number(self, one: ImportedRollout) -> int:
         number = self._number_by_task.get(one.task)
@@ -112,8 +117,9 @@ def import_run(kind: str, path: str | Path, out: str | Path, *, reward: str | No
             stack.enter_context(replacing(path)) for path in (files.rollouts, files.tasks, files.failures)
         ]
         writer = _Writer(*opened)
-        for one in read(Path(path), reward):
-            writer.add(one)
+        with _naming_the_record(str(path), writer):
+            for one in read(Path(path), reward):
+                writer.add(one)
         if not writer.task_count:
             raise DataError(
                 f"{path}: nothing to import", hint="name the log file or folder that the tool wrote"
@@ -126,6 +132,17 @@ def import_run(kind: str, path: str | Path, out: str | Path, *, reward: str | No
         files.failures.unlink(missing_ok=True)
     _write_manifest(files, writer, kind, str(path), reward)
     return _result(writer, str(out))
+
+
+@contextmanager
+def _naming_the_record(path: str, writer: _Writer) -> Iterator[None]:
+    """Turns an error from a record of an unexpected shape into a `DataError` with its number: importers do not check types."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: record {writer.read + 1} has an unexpected shape: {error}", hint=OTHER_LOGS
+        ) from error
 
 
 def _result(writer: _Writer, run: str) -> ImportResult:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from glob import glob, has_magic
+from itertools import chain
 from pathlib import Path
 
 from rollforge.errors import UsageError
@@ -50,11 +52,22 @@ def refuse_devices(files: RunFiles) -> None:
     Raises:
         UsageError: naming the first.
     """
-    for path in files.files_read():
+    for path in chain(files.files_read(), _files_below(files.index), _files_below(files.shards)):
         with suppress(OSError):
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UsageError(f"{path} is a device or a pipe, not a file", hint="move it out of the run")
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Everything below a folder but regular files and folders, which are skipped without a call of `stat`."""
+    for where, _, _ in os.walk(folder):
+        with suppress(OSError), os.scandir(where) as entries:
+            yield from (
+                Path(entry.path)
+                for entry in entries
+                if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False)
+            )
 
 
 def _expand(item: str | Path) -> list[Path]:

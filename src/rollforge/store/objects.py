@@ -20,6 +20,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.text_safety.bucket_addresses import SCHEMES
+from rollforge.text_safety.outgoing import cut
 
 PROBE = ".rollforge-probe"
 """How the names of objects begin that ask the store something, and are removed at once."""
@@ -306,7 +307,7 @@ def _final(errors: Any) -> tuple[type[Exception], ...]:
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    return cut(text.splitlines()[0], 300) if text else type(error).__name__
 
 
 def _library() -> Any:

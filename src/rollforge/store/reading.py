@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, overload
 
 import msgspec
 
@@ -73,13 +73,17 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
     """The value of a whole JSON file.
 
     Raises:
-        DataError: the file is damaged or has unexpected contents; the message names the file. A missing file raises
-            `FileNotFoundError`.
+        DataError: the file is damaged, is not a file, or has unexpected contents; the message names the file. A missing file
+            raises `FileNotFoundError`.
     """
     try:
         return decode_json(read_whole(path), type)
     except UNREADABLE as error:
         raise DataError(f"{path}: {reason_of(error)}", hint=hint) from error
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        raise DataError(f"{path}: {error.strerror}", hint=hint) from error
 
 
 @contextmanager
@@ -103,6 +107,10 @@ def parquet_file(
     except (pa.ArrowException, OSError, *UNREADABLE) as error:
         raise DataError(f"{path}: the Parquet file is damaged: {reason_of(error)}", hint=hint) from error
 
+
+FILE_NAME = r"^(?!\.\.?$)[^/\0]+$"
+FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
+"""Name of a file in a folder, as a manifest records it: never a path that leads out of the folder."""
 
 _HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which UTF-8 cannot represent."""

@@ -349,6 +349,7 @@ def _arrow_rows(path: Path, container: Container) -> Iterator[dict[str, Any]]:
     kind = "Parquet" if container == "parquet" else "Arrow"
     try:
         for batch in _batches(path, container):
+            batch.validate(full=True)  # offsets that lead out of the buffers would crash the process
             for start in range(0, batch.num_rows, 1024):
                 yield from batch.slice(start, 1024).to_pylist()
     except (arrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:

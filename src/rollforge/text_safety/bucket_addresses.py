@@ -45,6 +45,12 @@ def refuse_other_store(word: str) -> None:
         refuse_other_scheme(value)
 
 
+def split_bucket_word(word: str) -> tuple[str, str]:
+    """Split `FLAG=ADDRESS` into the flag with its `=` and the address, which may contain a `=` itself; other words are values."""
+    start = min((at for scheme in SCHEMES if (at := word.find(scheme)) >= 0), default=0)
+    return (word[:start], word[start:]) if word[:start].endswith("=") else ("", word)
+
+
 class Addresses:
     """Map from paths of working copies to bucket addresses."""
 

@@ -25,6 +25,11 @@ def outgoing_bytes(data: bytes) -> bytes:
     return SECRETS.data(ADDRESSES.data(data))
 
 
+def cut(text: str, most: int) -> str:
+    """The first `most` characters of a text that others wrote. Secrets go first: half of one would no longer be recognized."""
+    return SECRETS.text(text)[:most]
+
+
 class _Redacting:
     """A text stream that redacts all writes; everything else is delegated."""
 

@@ -9,9 +9,11 @@ ignored, or if certainly a secret, masked only in key positions (`Bearer WORD`, 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
+import shlex
 import threading
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -35,6 +37,12 @@ _BEARER = re.compile(r"\b(?:Bearer|Basic|token)\s+([A-Za-z0-9._~+/=\-]{8,})", re
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]+")
 _CERTAIN_NAME = re.compile(r"(api[_-]?key|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
 """Option names that are used only for secrets; an option named `key` may also mean a field."""
+_SECRET_VARIABLE = re.compile(
+    r"(key|token|secret|password|passwd|pwd|credentials?|auth|cookie)$", re.IGNORECASE
+)
+"""Names of environment variables that hold a secret; many have no mark before the last word, such as `DBPASSWORD`."""
+_COMMAND = re.compile(r"(program|mcp-stdio(-shared)?):")
+"""How options begin whose value is a command line with flags of its own."""
 _PLACEHOLDERS = re.compile(
     r"(no|not|un|your|some)?[-_ ]?"
     r"(api|key|needed|used|required|anything|changeme|default|example|placeholder|simulated|none|[-_ ])+|postgres",
@@ -172,7 +180,10 @@ class Redactor:
         return data
 
     def _learn_text(self, text: str, name: str) -> None:
-        if name.endswith(("_env", "-env")) and (is_secret_name(text) or name not in ("pass_env", "pass-env")):
+        if name in ("pass_env", "pass-env"):  # programs get PATH, too
+            if _SECRET_VARIABLE.search(text):
+                self.learn(os.environ.get(text))
+        elif name.endswith(("_env", "-env")):
             self.learn(os.environ.get(text))  # the option names the variable that holds the secret
         if is_secret_name(name):
             self._learn_named(text, name)
@@ -182,6 +193,9 @@ class Redactor:
             self._learn_likely(match.group(1))
         for match in _URL.finditer(text):
             self._learn_url(match.group(0))
+        if _COMMAND.match(text):
+            with contextlib.suppress(ValueError):  # an open quote: whoever runs the command refuses it
+                self.learn_words(shlex.split(text.partition(":")[2]))
 
     def _learn_url(self, url: str) -> None:
         try:

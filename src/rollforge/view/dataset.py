@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -14,7 +15,9 @@ from msgspec import Struct, field
 from rollforge.errors import DataError
 from rollforge.index import ints
 from rollforge.steps.report import dataset_turns, jsonl_rows, parquet_rows
-from rollforge.store import parquet_file, read_json
+from rollforge.store import read_json
+from rollforge.store.lineage_table import lineage_batches
+from rollforge.store.reading import FILE_NAME
 from rollforge.text_safety.visible import visible
 from rollforge.view.book import Book
 from rollforge.view.opened import TurnHead, heads_of, plain
@@ -84,10 +87,7 @@ class DatasetBook:
         self.manifest = read_json(self.folder / "manifest.json", ViewedManifest)
         if not (self.folder / LINEAGE).is_file():
             raise DataError(f"{self.folder}: there is no {LINEAGE}", hint="prepare the dataset again")
-        with parquet_file(
-            self.folder / LINEAGE, columns=("file", "line"), hint="prepare the dataset again"
-        ) as file:
-            self._lineage: pa.Table = file.read()
+        self._lineage = pa.concat_tables(lineage_batches(self.folder / LINEAGE, ("file", "line")))
 
     def page(self, start: int, count: int) -> tuple[int, list[DatasetRow]]:
         """(number of rows in the dataset, a part of them)."""
@@ -100,6 +100,11 @@ class DatasetBook:
             raise DataError(f"{self.name} has no row {number}")
         row = _row(number, self._lineage.slice(number, 1).to_pylist()[0])
         path = self.folder / row.file
+        if re.match(FILE_NAME, row.file) is None or not path.is_file():
+            raise DataError(
+                f"{self.folder / LINEAGE}: {row.file!r} is no file of the dataset",
+                hint="prepare the dataset again",
+            )
         read = parquet_rows if path.suffix == ".parquet" else jsonl_rows
         text = next((value for _, value in read(path, [row.line])), None)
         return OpenedRow(
@@ -110,9 +115,11 @@ class DatasetBook:
 
     def _siblings(self, row: DatasetRow, books: Sequence[Book]) -> list[Sibling]:
         """Samples of the row's task, each with the dataset rows that use it."""
+        if not row.origins:
+            return []
         origin = row.origins[0]
         number = _book_of(books, origin.run)
-        if number is None or origin.task is None:
+        if number is None or not isinstance(origin.task, int):
             return []
         used: dict[int, list[tuple[int, str]]] = {}
         for prefix in ("", "rejected_"):
@@ -150,13 +157,16 @@ class DatasetBook:
     def _fates(self, origin: RowOrigin) -> dict[int, str]:
         """Why samples of a task are in no row, if the dataset records it."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         path = self.folder / FATES
         if not path.is_file():
             return {}
-        table = pq.read_table(path, filters=(pc.field("task") == origin.task))
-        return {one["rollout"]: visible(one["fate"]) for one in table.to_pylist() if one["run"] == origin.run}
+        is_sibling = (pc.field("task") == origin.task) & (pc.field("run") == origin.run)
+        return {
+            one["rollout"]: visible(one["fate"])
+            for table in lineage_batches(path, ("run", "task", "rollout", "fate"))
+            for one in table.filter(is_sibling).to_pylist()
+        }
 
 
 def _book_of(books: Sequence[Book], named: str) -> int | None:
@@ -181,7 +191,7 @@ def _row(number: int, one: dict[str, Any]) -> DatasetRow:
         for prefix in ("", "rejected_")
         if one.get(f"{prefix}run") is not None
     ]
-    return DatasetRow(position=number, file=str(one["file"]), line=int(one["line"]), origins=origins)
+    return DatasetRow(position=number, file=one["file"], line=one["line"], origins=origins)
 
 
 def manifest_facts(book: DatasetBook) -> dict[str, Any]:

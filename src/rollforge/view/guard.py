@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Collection
 
 from aiohttp import web
 
+from rollforge.errors import RollforgeError
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -61,6 +63,8 @@ class Guard:
                 response = await handler(request)
             except web.HTTPException as error:
                 response = web.Response(status=error.status, text=f"{error.reason}\n")
+            except RollforgeError as error:  # a file of the run is damaged
+                response = web.Response(status=400, text=f"{error}\n")
         response.headers.update(HEADERS)
         return response
 

@@ -290,7 +290,12 @@ class Server:
             label = decode_json(await request.read(), Label)
         except UNREADABLE as error:
             return web.Response(status=400, text=f"not a label: {error}\n")
-        await asyncio.to_thread(self._labels[number].add, label)
+        try:
+            await asyncio.to_thread(self._labels[number].add, label)
+        except OSError as error:
+            raise web.HTTPServiceUnavailable(
+                reason=f"the label is not written: {error.strerror or type(error).__name__}"
+            ) from error
         return _json({"ok": True})
 
     # Plumbing
@@ -397,8 +402,13 @@ async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, options.host, options.port)
-        await site.start()
+        try:
+            await web.TCPSite(runner, options.host, options.port).start()
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {options.host}:{options.port}: {error.strerror or error}",
+                hint="choose another --port; 0 takes any free one",
+            ) from error
         host, port = runner.addresses[0][:2]
         ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}")
         await asyncio.Event().wait()

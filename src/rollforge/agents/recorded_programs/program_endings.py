@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from rollforge.text_safety.outgoing import cut
+
 ENOUGH = 20
 """The run is given up only after at least this many programs died the same way."""
 
@@ -50,4 +52,4 @@ class Endings:
 def _shown(stderr: str) -> str:
     """The end of the first failed program's output, where the cause usually is."""
     lines = [line for line in stderr.splitlines() if line.strip()][-LINES_SHOWN:]
-    return "".join(f"\n  | {line[:300]}" for line in lines)
+    return "".join(f"\n  | {cut(line, 300)}" for line in lines)

@@ -37,6 +37,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.json_shapes import SchemaJson, ToolJson
 from rollforge.records import Task, to_json
 from rollforge.runtime.on_error import OnErrorAwait
+from rollforge.text_safety.outgoing import cut
 
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
@@ -294,7 +295,7 @@ class McpSession:
         self.is_broken = True
         if not reason:
             reason = f"{type(error).__name__}: {error}" if error else "the connection is closed"
-        return Failure("tool", "tool", f"the MCP server: {reason}"[:2000])
+        return Failure("tool", "tool", cut(f"the MCP server: {reason}", 2000))
 
 
 def _single(error: BaseException) -> BaseException:

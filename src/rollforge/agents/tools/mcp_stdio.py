@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
 from rollforge.endpoint import MAX_RESPONSE_BYTES
+from rollforge.text_safety.outgoing import cut
 
 GRACE_S = 2.0
 """How long the process may take to exit after its input closes, and again after each signal."""
@@ -116,7 +117,7 @@ class StdioConnection:
         try:
             while piece := await stderr.read(65_536):
                 lines = piece.decode("utf-8", "replace").splitlines()
-                self._last_words.extend(line[:2000] for line in lines if line.strip())
+                self._last_words.extend(cut(line, 2000) for line in lines if line.strip())
         finally:
             self._said_all.set()
 

@@ -18,6 +18,7 @@ from rollforge.steps.collect.live import Live
 from rollforge.steps.collect.program_options import runs_program
 from rollforge.steps.collect.stop_reason import Ending, Reason
 from rollforge.store.costs import CostFacts, dollars
+from rollforge.text_safety.outgoing import cut
 from rollforge.verifiers.probes import ProbeReport
 
 
@@ -134,7 +135,7 @@ NO_REWARD = "the verifier, agent or environment returned no reward and said no r
 
 
 def _because(reason: str) -> str:
-    return f": {reason[:300]}" if reason else ""
+    return f": {cut(reason, 300)}" if reason else ""
 
 
 def raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions) -> None:

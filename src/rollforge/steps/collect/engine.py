@@ -51,7 +51,7 @@ from rollforge.steps.collect.plan import CollectPlan
 from rollforge.steps.collect.schedule import PlainSchedule, Schedule
 from rollforge.steps.collect.stop_reason import Reason
 from rollforge.store import DurableFile, Ledger
-from rollforge.text_safety.outgoing import outgoing_bytes
+from rollforge.text_safety.outgoing import cut, outgoing_bytes
 from rollforge.verifiers.base import Judge
 from rollforge.verifiers.probes import SprinkledProbes
 
@@ -553,9 +553,9 @@ class CollectEngine:
             TERMINAL_KEY: is_terminal,
             "class": failure.kind,
             "boundary": failure.boundary,
-            "message": failure.message[:2000],
+            "message": cut(failure.message, 2000),
             "failure_kind": failure_kind(failure),
-            "failure_reason": failure.message[:2000],
+            "failure_reason": cut(failure.message, 2000),
             "attempt": work.attempt,
             "status": failure.status,
             "at": begun,

@@ -32,6 +32,7 @@ from rollforge.steps.collect.server_load import follow_server
 from rollforge.store import DurableFile, run_id
 from rollforge.store.costs import read_costs
 from rollforge.store.failure_reasons import failures_text, most_frequent
+from rollforge.text_safety.outgoing import cut
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import PROBE_CALLS, SprinkledProbes
 from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge, parse_workers
@@ -80,7 +81,7 @@ class Machinery:
 
     def _notice(self) -> str:
         if not self.client.has_answered and self.client.last_failure:
-            return f"nothing answered yet; last failure: {self.client.last_failure[:200]}"
+            return f"nothing answered yet; last failure: {cut(self.client.last_failure, 200)}"
         down = [point for point in self.client.endpoints if point.breaker.state != "closed"]
         if down and len(down) == len(self.client.endpoints):
             return f"waiting for {down[0].url}"

@@ -27,7 +27,7 @@ from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
 from rollforge.store.digest import digest_of
 from rollforge.store.find import tasks_file
-from rollforge.store.reading import UNREADABLE, read_whole
+from rollforge.store.reading import UNREADABLE, FileName, read_whole
 from rollforge.store.rollout_parts import parts_of
 from rollforge.verifiers import VERIFIERS
 
@@ -63,7 +63,7 @@ class _Keyed(msgspec.Struct, eq=False):
 class FileRecord(msgspec.Struct):
     """A file of the dataset."""
 
-    path: str
+    path: FileName
     split: str
     rows: int
     bytes: int

@@ -25,7 +25,7 @@ from rollforge.steps.prepare.describe import later_fates
 from rollforge.steps.prepare.rollout_pool import Pool
 from rollforge.steps.prepare.sequences import SEQUENCE, sequences_of
 from rollforge.steps.prepare.write_rows import Written
-from rollforge.store import parquet_file
+from rollforge.store.lineage_table import lineage_batches
 
 NAME = "lineage.parquet"
 FATES = "fates.parquet"
@@ -127,19 +127,18 @@ def trace(address: str) -> Lineage:
     sidecar = path.parent / NAME
     if not sidecar.is_file():
         raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")
-    with parquet_file(sidecar, columns=("file", "line", "run"), hint="prepare the dataset again") as file:
-        rows, last = [], 0
-        for batch in file.iter_batches():
-            table = pa.Table.from_batches([batch]).filter(pc.field("file") == path.name)
-            last = max(last, pc.max(table["line"]).as_py() or 0)
-            rows += table.filter(pc.field("line") == line).to_pylist()
+    rows, last = [], 0
+    for table in lineage_batches(sidecar, ("file", "line", "run")):
+        own = table.filter(pc.field("file") == path.name)
+        last = max(last, pc.max(own["line"]).as_py() or 0)
+        rows += own.filter(pc.field("line") == line).to_pylist()
     if not rows:
         raise UsageError(
             f"{path} has no line {line}: its lineage has {count_of(last, 'line')}",
             hint=f"give a line from 1 to {last}: {path}:{last}" if last else "prepare the dataset again",
         )
     row = rows[0]
-    prefixes = [prefix for prefix in ("", "rejected_") if f"{prefix}run" in row]
+    prefixes = [prefix for prefix in ("", "rejected_") if row.get(f"{prefix}run") is not None]
     for prefix in prefixes:
         row[f"{prefix}run"] = find_run(row[f"{prefix}run"], path)
     return Lineage(

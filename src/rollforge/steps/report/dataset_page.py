@@ -21,6 +21,7 @@ from rollforge.steps.report.figures import Figure, is_unset, number, title_of
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
 from rollforge.steps.report.page import Section, command, document, figures, tiles
 from rollforge.store import UNREADABLE, parquet_file, reason_of
+from rollforge.store.lineage_table import lineage_batches
 from rollforge.store.reading import bounded_lines, read_row, read_whole
 from rollforge.text_safety.markup import Html, join, table, tag
 
@@ -314,6 +315,8 @@ def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
     with parquet_file(path, hint="prepare the dataset again") as file:
         begin, group = 0, 0
         for line in lines:
+            if not 0 < line <= file.metadata.num_rows:
+                raise DataError(f"{path}: there is no row {line}", hint="prepare the dataset again")
             while line > begin + file.metadata.row_group(group).num_rows:
                 begin += file.metadata.row_group(group).num_rows
                 group += 1
@@ -327,10 +330,9 @@ def _origins(folder: Path) -> dict[tuple[str, int], str]:
         return {}
     origins: dict[tuple[str, int], str] = {}
     needed = ("file", "line", "run", "task", "rollout", "reward")
-    with parquet_file(path, columns=needed, hint="prepare the dataset again") as file:
-        for batch in file.iter_batches(batch_size=65_536):
-            for one in batch.to_pylist():
-                origins[str(one["file"]), one["line"]] = _origin(one)
+    for rows in lineage_batches(path, needed):
+        for one in rows.to_pylist():
+            origins[one["file"], one["line"]] = _origin(one)
     return origins
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.store.reading import FileName
 
 
 class FieldFacts(Struct, kw_only=True):
@@ -283,7 +284,7 @@ class SummaryFacts(Struct, kw_only=True):
 class FileFacts(Struct, kw_only=True):
     """A file of a dataset."""
 
-    path: str
+    path: FileName
     split: str
     rows: int
     bytes: int

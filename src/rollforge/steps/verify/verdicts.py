@@ -27,6 +27,7 @@ from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
 from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store import RunFiles, mend_tail, read_manifest, write_atomically
+from rollforge.store.atomic import open_for_writing
 from rollforge.store.lock import is_held
 from rollforge.store.reading import UNREADABLE, bounded_lines, read_json
 from rollforge.store.rollout_parts import parts_of
@@ -158,7 +159,7 @@ class FailureFile:
             mend_tail(self._path)  # no writer is in the middle of a line now
         data = outgoing_bytes(b"\n".join([*self._lines, b""]))
         self._lines.clear()
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = open_for_writing(self._path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(handle, data)
             os.fsync(handle)

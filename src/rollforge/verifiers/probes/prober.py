@@ -12,6 +12,7 @@ import msgspec
 
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
+from rollforge.text_safety.outgoing import cut
 from rollforge.verifiers.probes.known_answers import (
     EMPTY,
     EXPLICIT_FORMS,
@@ -109,7 +110,7 @@ class Prober:
             self._late = self._late + 1 if failure.message.startswith(LATE) else 0
             if self._late >= PATIENCE:
                 raise _Hanging(failure.message) from failure
-            failures.append(Said(task.index, None, _tail(response), None, note=failure.message[:300]))
+            failures.append(Said(task.index, None, _tail(response), None, note=cut(failure.message, 300)))
             return failure
         self._late = 0
         if reward is not None:

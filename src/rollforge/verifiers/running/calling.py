@@ -20,6 +20,7 @@ import msgspec
 from rollforge import records
 from rollforge.errors import Failure, RollforgeError
 from rollforge.records import Response, Task, Verdict
+from rollforge.text_safety.outgoing import cut
 from rollforge.verifiers.base import Verifier, convert_options, keyword_options, options_type, takes_self
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _bind(verifier: Verifier) -> Callable[..., Any]:
 
 def _short(value: object) -> str:
     text = _written(lambda: repr(value), f"<{type(value).__qualname__} whose repr raised {{}}>")
-    return text if len(text) <= 200 else text[:200] + "…"
+    return text if len(text) <= 200 else cut(text, 200) + "…"
 
 
 def _written(write: Callable[[], str], otherwise: str) -> str:
@@ -185,7 +186,7 @@ def _written(write: Callable[[], str], otherwise: str) -> str:
 
 def verifier_failure(message: str) -> Failure:
     """The failure for a missing verdict."""
-    return Failure("verifier", "verifier", message[:MESSAGE_CHARS])
+    return Failure("verifier", "verifier", cut(message, MESSAGE_CHARS))
 
 
 def failure_message(error: BaseException, verifier: Verifier | None = None) -> str:

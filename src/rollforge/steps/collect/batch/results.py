@@ -14,6 +14,7 @@ import msgspec
 from rollforge.endpoint.batch_lines import BatchResult, RequestId, read_result
 from rollforge.errors import Failure, UsageError
 from rollforge.steps.collect.plan import CollectPlan
+from rollforge.text_safety.outgoing import cut
 
 SHOWN = 10
 """Most ids of each kind that a report lists."""
@@ -106,7 +107,7 @@ class BatchResults:
         key = self._key(RequestId.parse(result.custom_id))
         if key is None:
             self.report.unknown += 1
-            _keep(self.report.unknown_ids, str(result.custom_id)[:80])
+            _keep(self.report.unknown_ids, cut(str(result.custom_id), 80))
             return
         at = file << _OFFSET_BITS | offset
         other = self._place_by_request.setdefault(key, at)

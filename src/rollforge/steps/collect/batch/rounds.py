@@ -31,6 +31,7 @@ from rollforge.steps.collect.plan import CollectPlan
 from rollforge.steps.collect.schedule import SampleRequest
 from rollforge.store import DurableFile, replacing
 from rollforge.store.batches import BatchEvent, BatchGroup, SentBatch, Step, read_batches
+from rollforge.text_safety.outgoing import cut
 
 T = TypeVar("T")
 
@@ -232,7 +233,9 @@ class BatchRounds:
             if batch.unreadable >= TRIES:
                 raise Outage(f"batch {batch.batch_id}: {failure.message}") from failure
             if failure.is_retryable:
-                self._engine.notice = f"the provider does not answer ({failure.message[:200]}); trying again"
+                self._engine.notice = (
+                    f"the provider does not answer ({cut(failure.message, 200)}); trying again"
+                )
                 return None
             raise
         batch.unreadable = 0
@@ -404,7 +407,9 @@ class BatchRounds:
             except Failure as failure:
                 if not failure.is_retryable or number + 1 == TRIES or self._is_stopping():
                     raise
-                self._engine.notice = f"the provider does not answer ({failure.message[:200]}); trying again"
+                self._engine.notice = (
+                    f"the provider does not answer ({cut(failure.message, 200)}); trying again"
+                )
                 await self._pause(max(failure.retry_after or 0.0, _backoff_s(number)))
         raise AssertionError("unreachable")
 
