@@ -1,8 +1,9 @@
 """One peer on a Ray cluster of two nodes on this machine, with or without the kill of a node: rows kept, lost, doubled, and CPU.
 
 Runs in the peer's environment, without rollforge's packages (rollforge itself runs in its own):
-`python -m benchmarks.scale_peer_loops {datatrove,ray.data.llm,rollforge} URL COUNT FOLDER {kill,calm}`. The peer is a process of
-its own, `… drive PEER URL COUNT FOLDER ADDRESS`. When it fails after the kill, the same command is given once more, as a user would.
+`python -m benchmarks.scale_peer_loops {datatrove,ray.data.llm,nemo-gym,rollforge} URL COUNT FOLDER {kill,calm}`.
+The peer is a process of its own, `… drive PEER URL COUNT FOLDER ADDRESS`. When it fails after the kill, the same command is given
+once more, as a user would.
 Prints one JSON line. CPU is that of the peer, its workers and Ray's processes from the first command to the end of the last.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -104,7 +107,99 @@ def drive_rollforge(url: str, count: int, folder: Path, address: str) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "rollforge", *words, "--on", f"ray:{address}"])
 
 
-DRIVERS = {"datatrove": drive_datatrove, "ray.data.llm": drive_ray_data, "rollforge": drive_rollforge}
+GYM_NODES = 2
+GYM_CONFIG = """
+policy_model:
+  responses_api_models:
+    openai_model:
+      entrypoint: app.py
+      openai_base_url: ${policy_base_url}
+      openai_api_key: ${policy_api_key}
+      openai_model: ${policy_model_name}
+answers:
+  resources_servers:
+    example_single_tool_call: {entrypoint: app.py, domain: agent, verified: false, description: answers}
+asker:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: answers}
+      model_server: {type: responses_api_models, name: policy_model}
+"""
+GYM_SERVERS = (
+    "resources_servers/example_single_tool_call",
+    "responses_api_agents/simple_agent",
+    "responses_api_models/openai_model",
+    "environment_servers/legacy_agent",
+)
+
+
+def drive_nemo_gym(url: str, count: int, folder: Path, address: str) -> None:
+    """A shard per node, each with its own servers and `eval run`; at the end `eval aggregate`. The command resumes."""
+    gym = str(Path(sys.executable).with_name("gym"))
+    (folder / "gym.yaml").write_text(GYM_CONFIG)
+    for server in GYM_SERVERS:  # the environment is there: Gym would install one per server
+        (folder / "venvs" / server).mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            (folder / "venvs" / server / ".venv").symlink_to(sys.prefix)
+    servers = []
+    try:
+        for node in range(GYM_NODES):
+            servers.append(_gym_servers(gym, url, folder, address, node))
+        collectors = [_gym_collector(gym, count, folder, node, servers[node][1]) for node in range(GYM_NODES)]
+        (folder / "node").write_text(f"{servers[-1][0].pid} {collectors[-1].pid}")
+        codes = [one.wait() for one in collectors]
+        if any(codes):
+            raise SystemExit(f"collectors ended with {codes}")
+        words = ["eval", "aggregate", "-i", str(folder / "shards/*/rollouts.jsonl")]
+        words += ["-o", str(folder / "out" / "rollouts.jsonl"), f"+head_server.port={servers[0][1]}"]
+        subprocess.run([gym, *words], check=True, stdout=subprocess.DEVNULL)
+    finally:
+        for process, _ in servers:
+            end_tree(process.pid)
+
+
+def _gym_servers(
+    gym: str, url: str, folder: Path, address: str, node: int
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The servers of a node, ready, and the port of their head."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["env", "start", "--config", str(folder / "gym.yaml"), "--model", "fast", "--model-url", url]
+    words += ["--model-api-key", "none", f"+uv_venv_dir={folder / 'venvs'}", "+skip_venv_if_present=true"]
+    words += [f"+head_server.port={port}", f"+ray_head_node_address={address}"]
+    log = folder / f"servers-{node}-{port}.txt"
+    with log.open("wb") as out:
+        process = subprocess.Popen([gym, *words], stdout=out, stderr=out, cwd=folder)
+    while b"servers ready! " not in log.read_bytes():
+        if process.poll() is not None:
+            raise SystemExit(f"the servers did not start: {log.read_text()[-300:]}")
+        time.sleep(0.1)
+    return process, port
+
+
+def _gym_collector(gym: str, count: int, folder: Path, node: int, port: int) -> subprocess.Popen[bytes]:
+    """Collects the tasks of a node. The numbers of tasks are those of the whole, as `eval aggregate` wants them."""
+    shard = folder / "shards" / str(node)
+    shard.mkdir(parents=True, exist_ok=True)
+    keys = {"_ng_rollout_index": 0, "agent_ref": {"type": "responses_api_agents", "name": "asker"}}
+    rows = (
+        {"_ng_task_index": task, **keys, "responses_create_params": {"input": f"Say {task}."}}
+        for task in range(node * count // GYM_NODES, (node + 1) * count // GYM_NODES)
+    )
+    (shard / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["eval", "run", "--no-serve", "--resume", "--disable-aggregation", f"+head_server.port={port}"]
+    words += ["--input", str(shard / "tasks.jsonl"), "--output", str(shard / "rollouts.jsonl")]
+    words += ["--concurrency", str(CONCURRENCY // GYM_NODES), "--no-health-check"]
+    return subprocess.Popen([gym, *words], stdout=subprocess.DEVNULL, cwd=shard)
+
+
+DRIVERS = {
+    "nemo-gym": drive_nemo_gym,
+    "datatrove": drive_datatrove,
+    "ray.data.llm": drive_ray_data,
+    "rollforge": drive_rollforge,
+}
 
 
 # -- what is in the output --------------------------------------------------------------------------------------------------
@@ -112,12 +207,17 @@ DRIVERS = {"datatrove": drive_datatrove, "ray.data.llm": drive_ray_data, "rollfo
 
 def rows_in(peer: str, folder: Path) -> Counter[int]:
     """How often each rollout is in the output that counts."""
-    names = {"datatrove": "out/*.jsonl", "ray.data.llm": "out/*.json", "rollforge": "out/rollouts.jsonl"}
+    names = {
+        "datatrove": "out/*.jsonl",
+        "nemo-gym": "out/rollouts.jsonl",
+        "ray.data.llm": "out/*.json",
+        "rollforge": "out/rollouts.jsonl",
+    }
     found: Counter[int] = Counter()
     for path in folder.glob(names[peer]):
         for line in path.read_bytes().splitlines():
             row = json.loads(line)
-            found[int(row["_ng_task_index"] if peer == "rollforge" else row["id"])] += 1
+            found[int(row["_ng_task_index"] if "_ng_task_index" in row else row["id"])] += 1
     return found
 
 
@@ -125,6 +225,7 @@ def has_begun(peer: str, folder: Path) -> bool:
     """Whether there are results on disk, the time to kill a node."""
     parts = {
         "datatrove": "checkpoints/**/*",
+        "nemo-gym": f"shards/{GYM_NODES - 1}/rollouts.jsonl",
         "ray.data.llm": "out/*",
         "rollforge": "out/shards/*/e1/rollouts.jsonl",
     }
@@ -153,18 +254,32 @@ class CpuWatch:
             self._look()
 
     def _look(self) -> None:
-        parents, cpu, tick = {}, {}, os.sysconf("SC_CLK_TCK")
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                fields = path.read_text().rpartition(")")[2].split()
-                pid = int(path.parent.name)
-                parents[pid], cpu[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / tick
-        for pid, used in cpu.items():
-            above = pid
-            while above in parents and above != os.getpid():
-                above = parents[above]
-            if above == os.getpid() and pid != above:
-                self._seen[pid] = used
+        self._seen |= cpu_below(os.getpid())
+
+
+def cpu_below(root: int) -> dict[int, float]:
+    """CPU seconds of every process below this one."""
+    parents, cpu, tick = {}, {}, os.sysconf("SC_CLK_TCK")
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid], cpu[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / tick
+    below = {}
+    for pid, used in cpu.items():
+        above = pid
+        while above in parents and above != root:
+            above = parents[above]
+        if above == root and pid != root:
+            below[pid] = used
+    return below
+
+
+def end_tree(root: int) -> None:
+    """Kill a process and all below it."""
+    for pid in (*cpu_below(root), root):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def measure(peer: str, url: str, count: int, folder: Path, *, kills: bool) -> dict[str, Any]:
@@ -186,11 +301,13 @@ def measure(peer: str, url: str, count: int, folder: Path, *, kills: bool) -> di
             while process.poll() is None:
                 time.sleep(0.05)
                 if kills and nodes and has_begun(peer, folder):
+                    for pid in (folder / "node").read_text().split() if peer == "nemo-gym" else ():
+                        end_tree(int(pid))  # what ran on the node; Gym has no Ray workers there
                     cluster.remove_node(nodes.pop(), allow_graceful=False)
                     cluster.add_node(num_cpus=4, object_store_memory=memory)
                     kills = False
                 if time.monotonic() - begun > LIMIT_S:
-                    process.kill()
+                    end_tree(process.pid)
             code = process.wait()
             said = (folder / "stderr").read_text()[-300:] if code else said
         used, seconds = watch.total - before, time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""Spread work side by side: `collect --on ray` against datatrove's Ray executor and `ray.data.llm`'s HTTP stage, one node killed.
+"""Spread work side by side: `collect --on ray` against datatrove's Ray executor, `ray.data.llm`'s HTTP stage and NeMo Gym's shards.
 
 The same fast server, the same number of rollouts, a cluster of two nodes on this machine. Calm runs give rollouts per CPU-second,
 start-up included; runs with a killed node give the rows that are lost and doubled in the end. The peers live in `.venv-scale-peers`,
@@ -22,10 +22,7 @@ ROOT = Path(__file__).parent.parent
 ENVIRONMENT = ROOT / ".venv-scale-peers"
 PINS = Path(__file__).with_suffix(".txt")
 """datatrove 0.10.1, ray 2.60.0, nemo-gym 0.7.0 and what they need, frozen."""
-PEERS = ("rollforge", "datatrove", "ray.data.llm")
-NOT_RUN = {
-    "nemo-gym": "its shards need running model, agent and resource servers, which this benchmark does not start"
-}
+PEERS = ("rollforge", "datatrove", "ray.data.llm", "nemo-gym")
 
 
 def peer_python() -> str:
@@ -67,8 +64,6 @@ def main() -> None:
         for peer in options.peers:
             for way in ("calm", "kill"):
                 show(peer, way, options.count, measured(peer, url, options.count, way))
-    for peer, why in NOT_RUN.items():
-        print(f"{peer:<14} not run: {why}")
 
 
 def show(peer: str, way: str, count: int, result: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.errors import Exit
+from rollforge.errors import DataError, Exit
 from rollforge.steps import merge
+from rollforge.steps.metrics import summarize_run
 from rollforge.store.shard_plan import ShardPlan, create_plan, even_ranges
 from rollforge.store.shard_storage import DiskStorage
 from rollforge.store.shards import take
@@ -72,6 +73,17 @@ def test_a_part_that_was_copied_incompletely_leaves_gaps(tmp_path: Path) -> None
     result = merge.merge_run(run)
     assert (result.missing, result.exit_code) == (TASKS * SAMPLES // 4, Exit.INCOMPLETE)
     assert result.written == TASKS * SAMPLES - result.missing
+    assert result.short_parts == [str(path)]
+
+
+def test_a_part_that_is_missing_is_named_with_its_shard(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    rollouts(run, 1).unlink()
+    for read in (merge.merge_run, summarize_run):
+        with pytest.raises(DataError, match=r"e1/rollouts\.jsonl is missing") as caught:
+            read(run)
+        assert f"remove {run / 'shards' / '00001'} and collect shard 1 again" in str(caught.value.hint)
+    assert not (run / "rollouts.jsonl").exists()
 
 
 def test_rows_of_other_programs_are_ordered_too_and_what_is_no_row_is_counted(tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[RolloutOfShard]
     """The first of the missing rollouts."""
     doubles: list[RolloutOfShard]
+    short_parts: list[str]
+    """Files with fewer bytes than their end records count, such as incomplete copies."""
     owed_shards: str
     """Shards to collect again, in Slurm's array syntax."""
     exit_code: Exit
@@ -125,6 +127,7 @@ def merge_run(run: str | Path, out: str | Path | None = None) -> MergeResult:
         unreadable_lines=merger.unreadable,
         gaps=merger.gaps,
         doubles=merger.doubles,
+        short_parts=[str(part.path) for part in parts.rollouts if part.size() > part.path.stat().st_size],
         owed_shards=array_text(again),
         exit_code=Exit.INCOMPLETE if merger.missing else Exit.DONE,
     )

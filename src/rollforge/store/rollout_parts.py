@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from rollforge.errors import DataError
 from rollforge.store.files import RunFiles
 from rollforge.store.reading import lines_of
 from rollforge.store.shard_plan import ShardPlan, read_plan
@@ -53,6 +54,7 @@ def parts_of(files: RunFiles) -> RunParts:
 
     Raises:
         ResumeRefused: a shard was collected under another plan.
+        DataError: a file that an end record counts is missing.
     """
     if not files.is_sharded:
         return RunParts(
@@ -110,4 +112,10 @@ def _part(files: RunFiles, kind: str, shard: int, epoch: Epoch) -> RunPart | Non
     counted = epoch.end.files.get(kind)
     if counted is None or not counted.length:
         return None
-    return RunPart(path=files.shards / counted.name, length=counted.length, index=folder)
+    path = files.shards / counted.name
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing; the end record of the shard counts {counted.length:,} bytes of it",
+            hint=f"copy it here again, or remove {files.shards / shard_name(shard)} and collect shard {shard} again",
+        )
+    return RunPart(path=path, length=counted.length, index=folder)

@@ -27,6 +27,10 @@ def print_merge(result: MergeResult) -> None:
         )
     if result.unreadable_lines:
         put(f"  damaged   {result.unreadable_lines:,} lines are no rollouts")
+    for path in result.short_parts[:SHOWN]:
+        put(f"  short     {path} has fewer bytes than its end record counts")
+    if result.short_parts:
+        say("copy these files here again, or remove the folders of their shards and collect them again")
     if result.owed_shards:
         say(f"collect these shards again, then merge: {result.owed_shards}")
 
