@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -50,6 +50,7 @@ async def bench(
     *,
     retries: int = 0,
     max_calls: int = 10_000,
+    max_bytes: int = 512 << 20,
     **options: Any,
 ) -> AsyncIterator[Bench]:
     async with SimulatedServer(SimulateOptions(**{"reasoning": 0, **options})) as server:
@@ -60,7 +61,13 @@ async def bench(
             await proxy.start(tmp_path / "p.sock")
             await journal.start()
             session = ProgramSession(
-                model=model, journal=journal, imposed=imposed or {}, task=3, sample=1, max_calls=max_calls
+                model=model,
+                journal=journal,
+                imposed=imposed or {},
+                task=3,
+                sample=1,
+                max_calls=max_calls,
+                max_bytes=max_bytes,
             )
             proxy.add(session)
             work = Bench(proxy, session, journal)
@@ -81,6 +88,43 @@ async def test_a_rollout_makes_as_many_calls_as_it_may_and_no_more(tmp_path: Pat
         statuses = [(await work.post("/v1/chat/completions", chat_body(f"{n} + 1?")))[0] for n in range(3)]
         recorded = len(work.lines())
     assert statuses[:2] == [200, 200] and statuses[2] >= 400 and recorded == 2
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_calls_of_a_rollout_hold_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    """Read and unanswered requests count, in whatever encoding, and end counting when they are refused."""
+    limit = 1 << 20
+
+    async def chunks(size: int) -> AsyncIterator[bytes]:
+        for _ in range(size >> 14):
+            yield b"x" * (1 << 14)
+
+    async with bench(tmp_path, max_bytes=limit) as work:
+        url = f"{work.proxy.url}/r/{work.session.secret}/v1/chat/completions"
+        for size in (limit + (1 << 17), limit // 2):
+            async with work.http.post(url, data=chunks(size), headers=JSON) as answer:
+                text = await answer.text()
+            assert answer.status == 400
+            assert ("hold more than 1,048,576 bytes" in text) is (size > limit), (
+                "half of it is read, and is no JSON"
+            )
+        status, answer, _ = await work.post("/v1/chat/completions", chat_body("y" * (limit // 4)))
+        assert status == 200
+        refused, answer, _ = await work.post("/v1/chat/completions", chat_body("z" * (limit * 7 // 8)))
+        assert refused == 400 and "--max-response-bytes" in answer["error"]["message"]
+        assert len(work.lines()) == 1
+
+
+async def test_items_that_every_turn_repeats_are_kept_once(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": f"turn {number}"} for number in range(5)]
+    async with bench(tmp_path) as work:
+        for count in (1, 3, 5):
+            await work.post("/v1/chat/completions", {"model": "m", "messages": turns[:count]})
+        first, second, third = (cast("list[Any]", call.params["input"]) for call in work.session.calls)
+    assert [len(one) for one in (first, second, third)] == [1, 3, 5]
+    assert third[0] is second[0] is first[0] and third[2] is second[2]
 
 
 async def test_all_three_apis_are_answered_and_recorded_alike(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ class Program:
         """Open the proxy and the file of calls."""
         assert self._sandbox is not None, "the agent has not been prepared"
         self._model = model
-        self._recording = Recording(model)
+        self._recording = Recording(model, max_response_bytes=self._options.max_response_bytes)
         self._socket_folder = make_scratch("proxy")
         await self._recording.start(
             self._options.out, self._socket if self._sandbox.network == "none" else None

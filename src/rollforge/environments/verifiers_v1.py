@@ -211,7 +211,7 @@ class VerifiersV1Agent:
 
     async def start(self, model: Model) -> None:
         """Start the proxy and the services shared by all episodes of the environment."""
-        self._recording = Recording(model)
+        self._recording = Recording(model, max_response_bytes=self._options.max_response_bytes)
         await self._recording.start(self._options.out)
         ready = asyncio.Event()
         self._serving = asyncio.ensure_future(self._serve(ready))

@@ -161,6 +161,18 @@ def call_line(origin: CallOrigin, call: RecordedCall, earlier: Iterable[Recorded
     return to_json(row)
 
 
+def share_items(call: RecordedCall, earlier: Iterable[RecordedCall]) -> None:
+    """Keep one copy of the items that a prompt repeats from an earlier call: a conversation is sent anew with every turn."""
+    items = call.params.get("input")
+    if not isinstance(items, list):
+        return
+    for other in earlier:
+        others = other.params.get("input")
+        if isinstance(others, list):
+            count = _same_items(items, others)
+            items[:count] = others[:count]
+
+
 def _failure(failure: Failure) -> CallFailureJson:
     return {"class": failure.kind, "message": cut(failure.message, 2000), "status": failure.status}
 
@@ -171,7 +183,7 @@ def _same_items(items: list[ItemJson], others: object) -> int:
         return 0
     count = 0
     for one, other in zip(items, others, strict=False):
-        if one != other:
+        if one is not other and one != other:
             break
         count += 1
     return count

@@ -24,7 +24,7 @@ from rollforge.errors import RollforgeError
 from rollforge.json_shapes import ModelJson, ModelListJson
 from rollforge.proxy.asking import PROXY_APIS, AnyApi, RequestJson, hidden
 from rollforge.proxy.calls import RecordedCall
-from rollforge.proxy.session import ProgramSession, SessionClosed
+from rollforge.proxy.session import ProgramSession, RolloutFull, SessionClosed
 from rollforge.records import from_json, to_json
 from rollforge.runtime.web_guard import WebGuard, quiet_logger, read_limited
 from rollforge.store.reading import UNREADABLE
@@ -144,8 +144,26 @@ class RecordingProxy:
             return _reply(200, await self._models(path))
         if request.method != "POST":
             return _reply(405, api.error(405, f"{request.method} is not answered here: send POST"))
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            held += size
+            session.hold(size)
+
         try:
-            data = await read_limited(request, MAX_REQUEST_BYTES)
+            data = await read_limited(request, MAX_REQUEST_BYTES, each=hold)
+            return await self._read(request, session, api, path, data)
+        except RolloutFull as error:
+            return _reply(400, api.error(400, str(error)))
+        finally:
+            session.give_back(held)
+
+    async def _read(
+        self, request: web.Request, session: ProgramSession, api: AnyApi, path: str, data: bytes
+    ) -> web.StreamResponse:
+        """Answer a request whose body has been read."""
+        try:
             body = from_json(data)
         except UNREADABLE as error:
             return _reply(400, api.error(400, f"the body is not JSON: {error}"))

@@ -13,18 +13,25 @@ import time
 from collections import Counter
 from typing import Protocol
 
-from rollforge.endpoint import Model
+from rollforge.endpoint import MAX_RESPONSE_BYTES, Model
 from rollforge.endpoint.client import Outage
 from rollforge.errors import FATAL, Failure
 from rollforge.json_shapes import ParamsJson, items_in
 from rollforge.proxy.asking import AnyApi, RequestJson, allowed_params, hidden
-from rollforge.proxy.calls import CallOrigin, RecordedCall, call_line
+from rollforge.proxy.calls import CallOrigin, RecordedCall, call_line, share_items
 
 COMPARED = 16
 """Number of earlier calls whose items a new line is compared with."""
 
 MOST_CALLS = 10_000
 """Most calls in one rollout; a program that sends more is caught in a loop."""
+
+
+CALLS_SHARE = 8
+"""Most bytes that the calls of one rollout may hold, in multiples of `max_response_bytes`.
+
+Prompts repeat and count once; the token ids of a prompt come anew with every answer.
+"""
 
 
 class CallJournal(Protocol):
@@ -36,6 +43,10 @@ class CallJournal(Protocol):
 
 class SessionClosed(Exception):
     """The rollout has ended: this call came too late."""
+
+
+class RolloutFull(Exception):
+    """The calls of the rollout hold as many bytes as they may."""
 
 
 class ProgramSession:
@@ -50,6 +61,7 @@ class ProgramSession:
         task: int,
         sample: int,
         max_calls: int = MOST_CALLS,
+        max_bytes: int = CALLS_SHARE * MAX_RESPONSE_BYTES,
     ) -> None:
         self.secret = secrets.token_hex(16)
         self.origin = CallOrigin(secrets.token_hex(8), task, sample)
@@ -65,6 +77,8 @@ class ProgramSession:
         self._journal = journal
         self._imposed = imposed
         self._max_calls = max_calls
+        self._max_bytes = max_bytes
+        self._bytes = 0  # of requests in flight, and of what each finished call adds to the earlier ones
         self._asked: dict[str, asyncio.Task[RecordedCall]] = {}
         self._repeats: Counter[str] = Counter()
         self._count = 0
@@ -84,6 +98,19 @@ class ProgramSession:
     def failure(self) -> Failure | None:
         """The failure of the last call, if it failed."""
         return self.calls[-1].failure if self.calls else None
+
+    def hold(self, size: int) -> None:
+        """Count bytes of a request that is being read or answered; raises `RolloutFull` where the rollout may hold no more."""
+        self._bytes += size
+        if self._bytes > self._max_bytes:
+            raise RolloutFull(
+                f"the calls of this rollout hold more than {self._max_bytes:,} bytes, which is the limit "
+                f"({CALLS_SHARE} times --max-response-bytes)"
+            )
+
+    def give_back(self, size: int) -> None:
+        """A request of so many bytes is no longer in memory."""
+        self._bytes -= size
 
     async def ask(self, api: AnyApi, body: RequestJson, identity: str) -> RecordedCall:
         """The call for a request: a new one, or the earlier one with this identity; raises `ValueError` for an invalid request.
@@ -139,7 +166,11 @@ class ProgramSession:
         finally:
             self._model.release_large()
         call.seconds = time.monotonic() - begun
-        await self._journal.append(call_line(self.origin, call, self.calls[-COMPARED:]))
+        earlier = self.calls[-COMPARED:]
+        share_items(call, earlier)
+        line = call_line(self.origin, call, earlier)
+        self._bytes += len(line)
+        await self._journal.append(line)
         bisect.insort(self.calls, call, key=lambda one: one.number)
         if call.failure is not None and _is_hopeless(call.failure) and not self.fatal.done():
             self.fatal.set_result(call.failure)

@@ -116,8 +116,10 @@ class WebGuard(msgspec.Struct, frozen=True, kw_only=True):
         return guarded
 
 
-async def read_limited(request: web.Request, limit: int) -> bytes:
-    """The decompressed body of a request.
+async def read_limited(
+    request: web.Request, limit: int, *, each: Callable[[int], None] = lambda size: None
+) -> bytes:
+    """The decompressed body of a request; `each` is called with the size of every part and may raise.
 
     Raises aiohttp's 413 as soon as it exceeds `limit` bytes, and 400 if it is not in its content or transfer encoding, or if the
     client leaves before its end.
@@ -133,6 +135,7 @@ async def read_limited(request: web.Request, limit: int) -> bytes:
             size += len(part)
             if size > limit:
                 raise web.HTTPRequestEntityTooLarge(limit, size)
+            each(len(part))
             parts.append(part)
     except (HttpProcessingError, web.RequestPayloadError, ConnectionError) as error:
         raise web.HTTPBadRequest(reason="the body cannot be read to its end") from error

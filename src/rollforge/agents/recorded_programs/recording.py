@@ -13,7 +13,7 @@ from pathlib import Path
 from rollforge.agents.transcript import sum_usage
 from rollforge.endpoint import Model
 from rollforge.json_shapes import ResponseJson, UsageJson
-from rollforge.proxy import ProgramSession, RecordedCall, RecordingProxy, Sequence
+from rollforge.proxy import CALLS_SHARE, ProgramSession, RecordedCall, RecordingProxy, Sequence
 from rollforge.records import Task
 from rollforge.store import DurableFile, RunFiles
 from rollforge.store.atomic import make_directory
@@ -22,9 +22,10 @@ from rollforge.store.atomic import make_directory
 class Recording:
     """The proxy of one run and its file of calls; a session for every attempt at a rollout."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, max_response_bytes: int) -> None:
         self.proxy = RecordingProxy(model)
         self._model = model
+        self._max_bytes = CALLS_SHARE * max_response_bytes
         self._journal: DurableFile | None = None
         self._journal_lock = -1
 
@@ -44,6 +45,7 @@ class Recording:
             imposed=task.params,
             task=task.index,
             sample=sample,
+            max_bytes=self._max_bytes,
         )
 
     async def close(self) -> None:
