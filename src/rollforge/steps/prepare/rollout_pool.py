@@ -297,6 +297,8 @@ def _line_hashes(indexes: Sequence[Index], columns: dict[str, np.ndarray], run: 
     """
     hashes = np.zeros(len(run), dtype=np.int64)
     bare = np.flatnonzero(columns["sample_key"] < 0)
+    if not len(bare):
+        return hashes
     identity = scrambled(columns["prompt_hash"][bare], 1) ^ scrambled(columns["answer_hash"][bare], 2)
     _, numbers, counts = np.unique(identity, return_inverse=True, return_counts=True)
     alike = bare[counts[numbers] > 1]
