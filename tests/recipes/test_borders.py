@@ -26,7 +26,7 @@ from rollforge.recipes.base import (
 )
 from rollforge.recipes.pairing import _are_of_like_length, select_pairs
 from rollforge.recipes.prompting import advantages
-from rollforge.recipes.recipe_columns import rollout_keys
+from rollforge.recipes.recipe_columns import answer_codes, rollout_keys
 from rollforge.recipes.usable import units_by_counts, usable_by_group
 
 NAN = float("nan")
@@ -53,6 +53,11 @@ def test_a_band_is_closed_at_both_ends() -> None:
     assert kept.tolist() == [True] * 8 + [False] * 4
     units = units_by_counts("sft", 0.0, 1.0, 4, RecipeOptions(band=(0.25, 0.75)))
     assert [units[yes, 4 - yes] for yes in range(5)] == [0, 1, 2, 3, 0]
+    for recipe, band, expected in (
+        ("sft", None, [0, 1, 2, 3, 4]), ("kto", (0.25, 0.75), [0, 1, 2, 3, 4]), ("grpo", None, [0, 1, 1, 1, 0]),
+    ):  # fmt: skip
+        units = units_by_counts(recipe, 0.0, 1.0, 4, RecipeOptions(band=band))
+        assert [units[yes, 4 - yes] for yes in range(5)] == expected
 
 
 def test_the_band_from_0_to_1_is_open_at_both_ends() -> None:
@@ -108,10 +113,21 @@ def test_the_first_task_and_the_first_sample_are_known_by_their_number() -> None
     assert keys[0] == keys[1] and len(set(keys)) == 3
 
 
+def test_answers_with_a_tool_call_or_without_a_text_equal_no_other() -> None:
+    columns = {
+        "has_answer": np.array([True, True, True, True, False, False]), "tool_calls": np.array([0, 0, 1, 1, 0, 0]),
+        "answer_hash": np.full(6, 7),
+    }  # fmt: skip
+    made = answer_codes(columns).tolist()
+    assert made[:2] == [7, 7] and len(set(made)) == 5
+
+
 def test_a_group_without_a_reward_has_no_ends() -> None:
     stats = group_stats(candidates([0.5, NAN, 0.2], [0, 1, 2]), RecipeOptions())
     assert stats.low.tolist() == pytest.approx([0.5, NAN, 0.2], nan_ok=True)
     assert stats.high.tolist() == pytest.approx([0.5, NAN, 0.2], nan_ok=True)
+    stats = group_stats(candidates([0.5, 0.0, 1.0, NAN], [0, 1, 1, 1]), RecipeOptions())
+    assert stats.std.tolist() == pytest.approx([NAN, 0.5**0.5], nan_ok=True)
 
 
 def test_every_class_is_as_large_as_the_smallest() -> None:
@@ -204,7 +220,8 @@ def test_hard_pairs_take_the_best_loser_and_stop_at_the_most_pairs() -> None:
     assert hardest.picks.tolist() == [[0, 2]]
     everything = select_pairs(given, RecipeOptions(strategy="all"))
     assert everything.picks.tolist()[0] == [0, 3] and len(everything.picks) == 5
-    assert len(select_pairs(given, RecipeOptions(strategy="all", max_pairs=2)).picks) == 2
+    two = select_pairs(given, RecipeOptions(strategy="all", max_pairs=2))
+    assert len(two.picks) == 2 and two.settings["pairs"]["considered"] == 2
 
 
 def test_rewards_that_differ_by_the_least_spread_up_to_rounding_are_no_signal() -> None:
