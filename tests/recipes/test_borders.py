@@ -168,6 +168,11 @@ def test_a_rollout_is_in_at_most_so_many_pairs() -> None:
         assert made == picks
 
 
+def test_tasks_are_taken_in_the_order_of_their_first_rollout() -> None:
+    given = candidates([1.0, 0.0, 1.0, 0.0, 1.0, 0.0], [2, 2, 0, 0, 1, 1])
+    assert load_recipe("grpo")(given, RecipeOptions()).picks.tolist() == [0, 2, 4]
+
+
 def test_a_pair_that_a_filter_bars_is_not_made() -> None:
     given = candidates([1.0, 0.7, 0.4, 0.0], unpairable={"too long": [[0, 3]]})
     chosen = select_pairs(given, RecipeOptions(min_gap=0.2))
