@@ -1,13 +1,10 @@
-"""Every limit of a check, set to the very number that it is compared with: the record says on which side a check then is."""
+"""What checks say at the very numbers where they change their mind: the limits, and the sizes of a run."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +14,15 @@ from rollforge.checks.base import Check
 from rollforge.registry import load_target
 from rollforge.testing import MadeRun, Shape, healthy_run, sick_run
 
-RECORD = Path(__file__).parent / "at_their_limits.json"
-"""`ROLLFORGE_GOLDEN=1` writes it anew; review the difference like code."""
+CHECKS = [load_target(target) for target in MEMBERS.values()]
 
 DEFECTS = (
     "always-zero", "always-one", "always-half", "agent-broken", "family-broken", "judges-the-task", "breaks-halfway",
     "worse-from-a-point", "fails-fast", "errors-begin", "rewards-empty", "rewards-echoes", "field-appears", "hard-ones-fail",
     "tools-unseen", "seed-fixed", "pays-for-length", "magic-words", "logprobs-lost", "nearly-copies",
 )  # fmt: skip
+
+SIZES = (2, 5, 10, 20, 30, 50, 100)
 
 MOST = 3
 """Borders on record of each limit."""
@@ -85,17 +83,42 @@ def borders(check: Check, name: str, evidence: Any) -> Iterator[str]:
                 yield f"{number:.5g} {'below' if at == below else 'above'} of {levels[0]}, {levels[1]}"
 
 
-def test_a_check_at_its_very_limit_is_on_the_side_on_record() -> None:
+def at_their_limits() -> dict[str, list[str]]:
+    """Every limit of a check, set to the very numbers that it is compared with."""
     made: dict[str, list[str]] = {}
-    checks = [load_target(target) for target in MEMBERS.values()]
     for name, run in runs():
         evidence = run.evidence()
-        for check in checks:
+        for check in CHECKS:
             for limit in check.options:
                 known = made.setdefault(f"{check.id} {limit}", [])
                 if len(known) < MOST:
                     known += [f"{name} {one}" for one in borders(check, limit, evidence)][: MOST - len(known)]
-    made = {limit: known for limit, known in made.items() if known}
-    if os.environ.get("ROLLFORGE_GOLDEN"):
-        RECORD.write_text(json.dumps(made, indent=1) + "\n")
-    assert made == json.loads(RECORD.read_text())
+    return {limit: known for limit, known in made.items() if known}
+
+
+def at_their_sizes() -> dict[str, str]:
+    """The numbers of tasks at which the findings of a check change."""
+    made: dict[str, str] = {}
+    for name in (
+        "healthy",
+        "always-zero",
+        "breaks-halfway",
+        "rewards-empty",
+        "fails-fast",
+        "pays-for-length",
+    ):
+        for samples in (1, 4):
+            said: dict[str, str] = {}
+            for tasks in sorted({size + more for size in SIZES for more in (-1, 0, 1)}):
+                shape = Shape(tasks=tasks, samples=samples, form="collected", unjudged=0.0, failed=0.0)
+                run = healthy_run(shape, seed=1) if name == "healthy" else sick_run(name, seed=1, shape=shape)
+                evidence = run.evidence()
+                for check in CHECKS:
+                    levels = (
+                        "+".join(level for level, _ in found(check, evidence, {**check.options})) or "nothing"
+                    )
+                    if said.get(check.id, "nothing") != levels:
+                        key = f"{name} x{samples}: {check.id}"
+                        made[key] = f"{made[key]}, {tasks} {levels}" if key in made else f"{tasks} {levels}"
+                    said[check.id] = levels
+    return made
