@@ -36,7 +36,7 @@ fix: $(VENV)/.dev  ## the same, repairing
 	$(BIN)/python scripts/docs.py
 
 golden: $(VENV)/.dev  ## rewrite golden files; review the diff like code
-	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py
+	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py tests/checks/test_limits.py
 
 site: $(VENV)/.dev  ## the docs site, into site/; a broken link fails
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,24 @@ from rollforge.adaptive.sampling_rule import OUT_OF_REACH, Draws, Sizes, fit_pri
 from rollforge.adaptive.stage_estimates import over_strata
 from rollforge.recipes.base import RecipeOptions
 from rollforge.statistics import stats
-from rollforge.statistics.at_k import groups_by_size
-from rollforge.statistics.intervals import incomplete_beta, paired_difference
-from rollforge.statistics.stats import first_positions, histogram_between, summarize_groups
+from rollforge.statistics.at_k import groups_by_size, ladder
+from rollforge.statistics.intervals import (
+    ClusterMean,
+    Estimate,
+    clustered_mean,
+    incomplete_beta,
+    normal_quantile,
+    paired_difference,
+    t_quantile,
+    wilson,
+)
+from rollforge.statistics.stats import (
+    first_positions,
+    histogram_between,
+    summarize,
+    summarize_groups,
+    variance_parts,
+)
 from rollforge.steps.collect.goal.from_options import make_design
 from rollforge.steps.collect.goal.goal_options import GoalOptions
 from rollforge.steps.collect.goal.task_book import TaskBook, TaskSummary, needed_for
@@ -175,12 +192,93 @@ def test_the_incomplete_beta_function_is_0_below_its_range_and_1_above(x: float,
     assert incomplete_beta(2.0, 3.0, x) == pytest.approx(value)
 
 
+def test_the_incomplete_beta_function_is_computed_where_its_two_fractions_meet() -> None:
+    assert incomplete_beta(2.0, 2.0, 0.5) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "edges"),
-    [(0.2, 0.7, (0.0, 1.0)), (0.0, 1.0, (0.0, 1.0)), (-0.5, 0.5, (-0.5, 0.5)), (0.2, 3.0, (0.2, 3.0)), (4.0, 4.0, (3.5, 4.5))],
+    [(0.2, 0.7, (0.0, 1.0)), (0.0, 1.0, (0.0, 1.0)), (-0.5, 0.5, (-0.5, 0.5)), (0.2, 3.0, (0.2, 3.0)), (4.0, 4.0, (3.5, 4.5)),
+     (2e9 - 5, 2e9, (2e9 - 5, 2e9)), (2e9 - 4, 2e9, (2e9 - 4 - 1999999.996, 2e9 + 1999999.996))],
 )  # fmt: skip
 def test_a_histogram_within_0_and_1_goes_from_0_to_1(
     low: float, high: float, edges: tuple[float, float]
 ) -> None:
     made = histogram_between(low, high, np.array([low, np.nan, high]))
     assert (made.edges[0], made.edges[-1]) == pytest.approx(edges) and sum(made.counts) == 2
+
+
+def test_powers_of_two_below_the_samples_and_the_samples_are_reported() -> None:
+    assert [ladder(n) for n in (0, 1, 2, 4, 5, 8)] == [[], [], [2], [2, 4], [2, 4, 5], [2, 4, 8]]
+
+
+def test_a_group_without_values_is_no_group() -> None:
+    assert clustered_mean([1.0, 0.0, 2.0], [2, 0, 2]).groups == 2
+    assert clustered_mean([0.0], [0]) == Estimate(None, None, None, 0)
+
+
+def test_one_group_has_an_interval_only_if_its_mean_is_a_share() -> None:
+    share = clustered_mean([3.0], [4], is_share=True)
+    assert (share.low, share.high) == pytest.approx(wilson(0.75, 1.0, normal_quantile(0.975)))
+    assert clustered_mean([3.0], [4]).ci is None
+    running = ClusterMean(may_be_share=True)
+    running.add(0, 1.0)
+    assert running.half_width() is None
+    running.close(0)
+    assert running.half_width() is None
+    running.add(1, 0.0)
+    low, high = running.estimate().ci or pytest.fail()
+    assert running.half_width() == pytest.approx((high - low) / 2)
+
+
+@pytest.mark.parametrize(("least", "low"), [(None, -0.3), (-1.0, -0.3), (0.0, 0.0), (0.5, 0.4)])
+def test_an_interval_ends_at_the_least_possible_value(least: float | None, low: float) -> None:
+    made = clustered_mean([0.0, 0.4, 0.8], [1, 1, 1], least=least)
+    assert made.low == pytest.approx(low if low >= 0 else 0.4 - 4.3027 * 0.4 / 3**0.5, rel=1e-4)
+    assert made.value == pytest.approx(0.4) and (made.high or 0) > 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, 1.0), (0.0, None), (0.0, math.inf)])
+def test_an_interval_has_two_finite_ends(low: float | None, high: float | None) -> None:
+    assert Estimate(0.5, low, high, 2).ci is None and Estimate(0.5, 0.0, 1.0, 2).ci == [0.0, 1.0]
+
+
+def test_pairs_that_are_all_zero_are_no_certainty() -> None:
+    made = paired_difference([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
+    assert made.low is not None and made.high is not None and made.low < 0 < made.high
+
+
+def test_the_quantile_is_that_of_student_up_to_ten_thousand_degrees() -> None:
+    normal = normal_quantile(0.975)
+    assert t_quantile(0.975, 10_000) > normal + 1e-4 and t_quantile(0.975, 10_001) == normal
+    assert t_quantile(0.5, 3) == 0.0 and t_quantile(0.3, 3) == -t_quantile(0.7, 3)
+
+
+def test_one_value_has_no_spread_and_infinite_ones_none_that_is_known() -> None:
+    with np.errstate(invalid="ignore"):
+        assert summarize([0.5]).std is None and summarize([math.inf]).std is None
+        several = summarize([math.inf, math.inf])
+    assert (several.mean, several.median) == (math.inf, math.inf)
+    assert several.std is not None and math.isnan(several.std)
+    assert summarize([0.5, 0.5]).std == 0.0
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("means", "stds", "counts", "parts"),
+    [
+        ([0.5], [0.1], [2], (None, 0.01, None)),  # one group
+        ([0.5, NAN], [0.1, NAN], [2, 0], (None, 0.01, None)),
+        ([0.5, 0.7], [NAN, NAN], [1, 1], (None, None, None)),  # no group of two
+        ([0.5, 0.5], [0.0, 0.0], [2, 2], (0.0, 0.0, None)),
+        ([0.0, 1.0], [0.0, 0.0], [2, 2], (0.5, 0.0, 1.0)),
+        ([0.0, 1.0], [0.2, 0.2], [2, 2], (0.48, 0.04, 0.48 / 0.52)),
+    ],
+)
+def test_variance_has_parts_between_and_within_two_groups_of_two(
+    means: list[float], stds: list[float], counts: list[int], parts: tuple[float | None, ...]
+) -> None:
+    made = variance_parts(np.array(means), np.array(stds), np.array(counts))
+    assert [None if one is None else pytest.approx(one) for one in made] == list(parts)

@@ -221,11 +221,11 @@ class _Seen:
 def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
     """The distribution with the highest posterior, and its log posterior; found by a grid search that is refined step by step."""
     ahead, home = np.arange(len(seen.drawn)), np.log(usual)
-    centre, reach = home, MOST
+    centre = home
     never = always = 0.2 if has_ends else 0.0
     best = -np.inf
-    while reach > 0.01:
-        steps = np.linspace(-reach, reach, 9)
+    for halvings in range(10):
+        steps = np.linspace(-MOST, MOST, 9) / 2**halvings
         grid = np.stack(np.meshgrid(*(centre[:, None] + steps).clip(LEAST, MOST)), axis=-1).reshape(-1, 2)
         a, b = np.exp(grid).T[:, :, None]
         of_yes, of_no, of_all = np.log(a + ahead), np.log(b + ahead), np.log(a + b + ahead)
@@ -240,7 +240,7 @@ def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
         likelihood += _log(ends[1] + others * yes_only) @ seen.all_yes
         likelihood -= ((grid - home) ** 2).sum(axis=1) / (2 * WIDTH**2)
         peak = np.argmax(likelihood)
-        best, centre, reach = float(likelihood[peak]), grid[peak], reach / 2
+        best, centre = float(likelihood[peak]), grid[peak]
         never, always = ends[:, peak, 0].tolist()
     return best, Chances(Beta(*np.exp(centre).tolist()), never, always)
 

@@ -35,7 +35,7 @@ class ByTask:
         self.task: Ints
         """The task of each rollout."""
         self.order, self.task = _by_task(index, where)
-        self._is_in_order = bool((self.order[1:] > self.order[:-1]).all())
+        self._is_in_order = np.array_equal(self.order, np.arange(len(self.order)))
         is_first = np.ones(len(self.task), dtype=np.bool_)
         np.not_equal(self.task[1:], self.task[:-1], out=is_first[1:])
         self.starts: Ints = np.flatnonzero(is_first)

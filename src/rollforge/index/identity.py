@@ -118,7 +118,7 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] 
     is_plain = bool(
         has_task.all()
         and has_rollout.all()
-        and (overruled_by < 0).all()
+        and (overruled_by == -1).all()
         and (merged_task is local_task or (merged_task == task).all())
         and not shifts
     )

@@ -127,7 +127,7 @@ def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: 
         return overlay
     keys = resolve(rollout_keys(rollouts), task_keys(files.by_kind["tasks"]), runs)
     overlay.renamed, overlay.joins_tasks, overlay.shifts = keys.renamed, keys.joins_tasks, keys.shifts
-    overlay.duplicate_count = int((keys.overruled_by >= 0).sum())
+    overlay.duplicate_count = int((keys.overruled_by != -1).sum())
     overlay.duplicates = _duplicates(files, keys) if overlay.duplicate_count else []
     if overlay.has_verdicts or not keys.is_plain:
         overlay.table = _write_table(files, keys, overlay, path)
@@ -181,7 +181,7 @@ def _duplicates(files: IndexedFiles, keys: RowKeys) -> list[Duplicate]:
             file=str(rollouts[bisect_right(first_rows, int(keys.row[position])) - 1].path),
             line=int(line[position]),
         )
-        for position in np.flatnonzero(keys.overruled_by >= 0)[:MAX_DUPLICATES].tolist()
+        for position in np.flatnonzero(keys.overruled_by != -1)[:MAX_DUPLICATES].tolist()
     ]
 
 
@@ -189,7 +189,7 @@ def _write_table(files: IndexedFiles, keys: RowKeys, overlay: Overlay, path: Pat
     """The decisions as Parquet: one row per rollout that counts."""
     import duckdb  # most commands need no SQL, and it is slow to import
 
-    counts = keys.overruled_by < 0
+    counts = keys.overruled_by == -1
     names = ("row", "file", "local_task", "local_rollout", "task", "rollout")
     table = pa.table({name: arrow_array(getattr(keys, name)[counts]) for name in names})
     partial = path.with_name(f"{uuid4().hex}.tmp")

@@ -63,9 +63,9 @@ def clustered_mean(
     mean = float(totals.sum() / n)
     residuals = totals - sizes * mean
     estimate = _clustered(mean, n, groups, float((residuals**2).sum()), is_share=is_share, level=level)
-    if least is None or estimate.low is None or estimate.low >= least:
+    if least is None or estimate.low is None:
         return estimate
-    return estimate._replace(low=min(least, mean))
+    return estimate._replace(low=min(max(estimate.low, least), mean))
 
 
 class ClusterMean:

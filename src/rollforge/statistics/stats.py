@@ -61,7 +61,7 @@ def summarize(values: ArrayLike) -> Summary:
     missing = len(all_values) - n
     if low == high and math.isfinite(low):  # exactly, as in `_exact`
         return Summary(n, missing, low, 0.0 if n > 1 else None, low, high, low)
-    mean = float(present_values.mean()) if low < high else low
+    mean = float(present_values.mean())
     gaps = present_values - mean
     return Summary(
         n=n,

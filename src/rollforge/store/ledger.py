@@ -140,7 +140,8 @@ class Ledger:
         """Samples of one task that are still owed."""
         start = position * self.samples
         states = self._bytes[start : start + self.samples]
-        return [sample for sample, state in enumerate(states) if state < max_attempts]
+        last = min(max_attempts, _TERMINAL)
+        return [sample for sample, state in enumerate(states) if state < last]
 
     def owed(self, max_attempts: int) -> int:
         """Number of owed rollouts."""

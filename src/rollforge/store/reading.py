@@ -114,7 +114,7 @@ FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
 
 _HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which UTF-8 cannot represent."""
-_LONGEST_INTEGER = 20
+_LONGEST_INTEGER = len(str(1 << 64))
 """Length of the longest 64-bit integer in characters."""
 _HINT = "find it: rollforge validate RUN"
 
@@ -171,7 +171,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 def line_start(file: BinaryIO, end: int) -> int:
     """Offset after the last newline before `end`, where a line begins that is perhaps unfinished."""
-    while end > 0:
+    while end:
         start = max(0, end - STEP_BACK)
         file.seek(start)
         newline = file.read(end - start).rfind(b"\n")

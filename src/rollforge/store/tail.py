@@ -75,7 +75,7 @@ def _whole_end(file: BinaryIO, size: int) -> tuple[int, bool]:
 
 def _last_content(file: BinaryIO, end: int) -> int:
     """Offset after the last byte before `end` that is neither NUL nor white space; 0 if there is none."""
-    while end > 0:
+    while end:
         start = max(0, end - _BLOCK)
         file.seek(start)
         content = file.read(end - start).rstrip(_BLANK)
@@ -98,7 +98,7 @@ def _keep_damaged(path: Path, file: BinaryIO, start: int, end: int) -> None:
     with os.fdopen(open_for_writing(target, os.O_WRONLY | os.O_APPEND), "ab") as damaged:
         file.seek(start)
         left = end - start
-        while left > 0 and (block := file.read(min(_BLOCK, left))):
+        while left and (block := file.read(min(_BLOCK, left))):
             damaged.write(block)
             left -= len(block)
         damaged.write(b"\n")

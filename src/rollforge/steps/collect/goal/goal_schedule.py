@@ -279,7 +279,7 @@ class GoalSchedule:
         usable = self.usable if usable is None else usable
         tokens = self._book.tokens + self._tokens_in_flight
         left = self.design.target - usable
-        needed = (self._book.needed(left) or self._early_needed(left)) if left > 0 else None
+        needed = self._book.needed(left) or self._early_needed(left)
         return GoalProgress(
             recipe=str(self.design.recipe),
             unit=GOALS[str(self.design.recipe)],

@@ -83,6 +83,11 @@ def make_schedule(plan: CollectPlan, options: CollectOptions) -> Schedule:
     before = read_design(plan.manifest.extra)
     plan.manifest.extra[DESIGN] = msgspec.to_builtins(design)
     if not _has_rollouts(plan.files):
+        if design.top_up is not None:
+            raise UsageError(
+                f"--top-up chooses among the tasks of an existing run, and {plan.files.rollouts} has no rollouts",
+                hint="collect first without it; then repeat the command with --top-up and a larger -k",
+            )
         return GoalSchedule(plan, design, Recorded(None), attempts=options.attempts)
     with open_index(plan.files.rollouts) as index:
         design = plan.design = _since(design, before, index)

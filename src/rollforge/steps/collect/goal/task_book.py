@@ -208,7 +208,7 @@ class TaskBook:
 
     def _fit(self) -> Rules:
         design, is_known = self._design, self.is_known
-        drawn, levels = self._whole["drawn"][is_known], self._whole["levels"][is_known]
+        drawn = self._whole["drawn"][is_known]
         low, high, is_two = self._levels(is_known & (self._whole["drawn"] > 0))
         sizes = Sizes(design.first, design.whole, design.most)
         by_value = None
@@ -219,7 +219,7 @@ class TaskBook:
         # What is known now, not when the rule is first needed.
         others = np.maximum(drawn - 1, 0)
         same = np.minimum(self._whole["same"][is_known], others)
-        matches = _tally(others[levels > 0], same[levels > 0])
+        matches = _tally(others, same)
         less = Sizes(max(design.first - 1, 0), design.whole - 1, design.most - 1)
         worth = self._units_of_whole(is_known)
         units = np.zeros((design.most + 1, design.most + 1))
