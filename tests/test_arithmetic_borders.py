@@ -12,7 +12,7 @@ from rollforge.adaptive.sampling_rule import OUT_OF_REACH, Draws, Sizes, fit_pri
 from rollforge.adaptive.stage_estimates import over_strata
 from rollforge.recipes.base import RecipeOptions
 from rollforge.statistics import stats
-from rollforge.statistics.at_k import groups_by_size, ladder
+from rollforge.statistics.at_k import _votes, groups_by_size, ladder
 from rollforge.statistics.intervals import (
     ClusterMean,
     Estimate,
@@ -210,6 +210,10 @@ def test_a_histogram_within_0_and_1_goes_from_0_to_1(
 
 def test_powers_of_two_below_the_samples_and_the_samples_are_reported() -> None:
     assert [ladder(n) for n in (0, 1, 2, 4, 5, 8)] == [[], [], [2], [2, 4], [2, 4, 5], [2, 4, 8]]
+
+
+def test_votes_come_with_the_most_frequent_answer_first() -> None:
+    assert _votes(["a", "b", None, "b"], [1.0, 2.0, 3.0, 4.0]) == ([[2.0, 4.0], [1.0]], [3.0])
 
 
 def test_a_group_without_values_is_no_group() -> None:

@@ -26,11 +26,12 @@ from rollforge.index.build import (
     _RangeScan,
     reader_count,
 )
-from rollforge.index.by_task import ByTask
+from rollforge.index.by_task import ByTask, SharedGroups
 from rollforge.index.cache import IndexCache, allow_open_files
-from rollforge.index.identity import _tasks_by_prompt, packed_keys
+from rollforge.index.identity import _tasks_by_prompt, packed_keys, resolve
 from rollforge.index.jsonl import LineBatch, _run_end, read_batches, read_spans
 from rollforge.index.keys_by_line import LineKeys
+from rollforge.index.overlay import _have_own_keys
 from rollforge.index.run_facts import first_stages, per_run, samples_per_task
 from rollforge.index.text_hash import _plain
 from rollforge.index.user_sql import (
@@ -86,6 +87,44 @@ def test_columns_are_remembered_while_they_fit(tmp_path: Path, room: int, kept: 
         together = ByTask(index, remembered=room)
         together.keep(["reward", "turns"])
         assert list(together._kept) == (kept if len(kept) == 2 else [])
+
+
+def test_rollouts_are_ordered_by_their_key_also_where_the_lines_descend(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, task / 2) for task in (2, 1, 0)]
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
+        assert ByTask(index).one("reward").tolist() == [0.0, 0.5, 1.0]
+
+
+def test_files_whose_tasks_agree_need_no_table_of_their_own() -> None:
+    def is_plain(tasks: list[int], prompts: list[int]) -> bool:
+        columns = {"row": [0, 1], "file_no": [0, 1], "task": tasks, "rollout": [0, 1], "prompt_hash": prompts}
+        return resolve(pa.table(columns)).is_plain
+
+    assert is_plain([0, 1], [7, 8]) and is_plain([0, 0], [7, 7]) and not is_plain([0, 0], [7, 8])
+
+
+@pytest.mark.parametrize(
+    ("parts", "are_own"),
+    [
+        ([[(0, 0), (9, 9)]], True), ([[(0, 0), (1, 0)], [(2, 0), (3, 0)]], True), ([[(2, 0), (3, 0)], [(0, 0), (1, 9)]], True),
+        ([[(0, 0), (2, 0)], [(2, 0), (3, 0)]], False), ([[(0, 0), (2, 1)], [(2, 0), (3, 0)]], False), ([[(0, 0),
+        (1, 0)], None], False),
+    ],
+)  # fmt: skip
+def test_parts_have_their_own_keys_where_their_ranges_do_not_touch(parts: list[Any], are_own: bool) -> None:
+    def file(span: Any, number: int = 0, own: bool = True) -> Any:
+        keys = None if span is None else SimpleNamespace(first=span[0], last=span[1])
+        state = SimpleNamespace(has_own_keys=own, parts=lambda: [SimpleNamespace(keys=keys)])
+        return SimpleNamespace(file_no=number, state=state)
+
+    assert _have_own_keys([file(span) for span in parts]) is are_own
+    assert not _have_own_keys([file(span, own=False) for span in parts])
+    assert len(parts) == 1 or not _have_own_keys([file(span, number) for number, span in enumerate(parts)])
+
+
+def test_at_most_twenty_million_values_are_shared(tmp_path: Path) -> None:
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0)])) as index:
+        assert SharedGroups(index).get()._remembered == 20_000_000
 
 
 def test_large_files_have_a_reader_per_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rollforge import registry
 from rollforge.errors import UsageError
+from rollforge.index.row_facts import AnswerFacts
 from rollforge.recipes.base import (
     NOISE,
     Candidates,
@@ -26,8 +27,9 @@ from rollforge.recipes.base import (
 )
 from rollforge.recipes.pairing import _are_of_like_length, select_pairs
 from rollforge.recipes.prompting import advantages
-from rollforge.recipes.recipe_columns import answer_codes, rollout_keys
-from rollforge.recipes.usable import units_by_counts, usable_by_group
+from rollforge.recipes.recipe_columns import RolloutFacts, answer_codes, facts_at, facts_of, rollout_keys
+from rollforge.recipes.usable import rewards_that_count, units_by_counts, usable_by_group, usable_in_task
+from tests.goal_driver import facts
 
 NAN = float("nan")
 
@@ -98,6 +100,27 @@ def test_truncated_answers_go_unless_one_of_two_options_keeps_them(
     assert int(fates.alive.sum()) == kept
 
 
+@pytest.mark.parametrize(("keeps", "kept"), [(False, 1), (True, 2)])
+def test_error_texts_go_unless_an_option_keeps_them(keeps: bool, kept: int) -> None:
+    given = candidates([1.0, 1.0], flags={"error_text": [True, False]})
+    assert int(screen(given, RecipeOptions(keep_error_text=keeps)).alive.sum()) == kept
+
+
+def test_a_truncated_rollout_counts_for_groups_and_not_for_pairs() -> None:
+    own = [facts(0, 0.0), facts(1, 1.0)._replace(truncated=True)]
+    options = RecipeOptions()
+    assert [len(rewards_that_count(recipe, own, options)) for recipe in ("grpo", "dpo", "rm")] == [2, 1, 1]
+    assert [usable_in_task("grpo", 0, some, options) for some in ([], own[:1], own)] == [0, 0, 1]
+
+
+def test_the_facts_of_a_task_come_by_sample_and_say_whether_it_was_answered() -> None:
+    columns = dict.fromkeys(RolloutFacts._fields[1:], np.zeros(3)) | {"rollout": np.array([2, 0, 1])}
+    assert [one.sample for one in facts_at(columns, np.arange(3))] == [0, 1, 2]
+    for reason, has_failed in (("failed", True), ("cancelled", True), ("stop", False), (None, False)):
+        made = facts_of(0, AnswerFacts(finish_reason=reason), reward=1.0, is_masked=False)
+        assert made.failed is has_failed and not made.filtered
+
+
 @pytest.mark.parametrize(("recipe", "units"), [("grpo", 1), ("sft", 0)])
 def test_an_empty_answer_counts_where_only_the_prompt_is_written(recipe: str, units: int) -> None:
     given = candidates([1.0, 0.0], flags={"empty": [True, False]})
@@ -159,6 +182,14 @@ def test_one_tier_alone_decides_which_rollouts_make_pairs(
     given = candidates([1.0, 0.7, 0.4, 0.0], flags=rule.get("flags", {}))
     options = RecipeOptions(min_gap=0.2, **{name: one for name, one in rule.items() if name != "flags"})
     assert select_pairs(given, options).picks.tolist() == picks
+
+
+def test_pairs_go_inwards_to_the_middle_and_the_first_of_a_task_stay() -> None:
+    for rewards, considered in (([1.0, 0.7, 0.4, 0.0], 2), ([1.0, 0.5, 0.0], 1)):
+        made = select_pairs(candidates(rewards), RecipeOptions(min_gap=0.2))
+        assert len(made) == made.settings["pairs"]["considered"] == considered
+    two = candidates([1.0, 0.7, 0.4, 0.0] * 2, [0] * 4 + [1] * 4)
+    assert select_pairs(two, RecipeOptions(min_gap=0.2, max_pairs=1)).picks.tolist() == [[0, 3], [4, 7]]
 
 
 def test_a_rollout_is_in_at_most_so_many_pairs() -> None:

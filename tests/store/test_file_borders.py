@@ -26,6 +26,7 @@ from rollforge.store.object_file import ObjectFile
 from rollforge.store.object_lines import pack, piece_name
 from rollforge.store.objects import ObjectFolder
 from rollforge.store.outputs import LOOK_BYTES, belongs_to_run, holds_rollouts, refuse_output
+from rollforge.store.shard_storage import DiskStorage
 
 
 @pytest.fixture
@@ -105,6 +106,15 @@ def test_pieces_are_condensed_up_to_a_size(
     file.condense()
     after = [one.name for one in copy.objects.walk()]
     assert len(after) == objects and (after != before) is (pieces == 2 and objects == 1)
+
+
+def test_names_of_a_folder_come_in_order(copy: WorkingCopy, tmp_path: Path) -> None:
+    for name in ("b", "a/x", "c"):
+        copy.objects.put(f"folder/{name}", b"")
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_text("")
+    assert copy.objects.names("folder") == DiskStorage(tmp_path).names("folder") == ["a", "b", "c"]
+    assert DiskStorage(tmp_path).names("none") == []
 
 
 def test_pieces_of_which_one_is_missing_are_left(copy: WorkingCopy, tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def group_stats(candidates: Candidates, options: RecipeOptions) -> GroupStats:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, reward, minlength=size) / count
         squares = np.bincount(group, (reward - mean[group]) ** 2, minlength=size)
-        std = np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
+        std = np.sqrt(squares / np.maximum(count - 1, 0))  # 0 / 0 of one reward
         pass_rate = np.bincount(group, passed.astype(float), minlength=size) / count
     low, high = np.full(size, np.nan), np.full(size, np.nan)
     order = np.lexsort((reward, group))

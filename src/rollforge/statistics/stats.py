@@ -162,7 +162,7 @@ def _table_groups(values: Floats) -> GroupSummaries:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = _exact(np.where(missing, 0.0, values).sum(axis=1) / n, ordered[:, 0], ordered[group, last])
         gaps = np.where(missing, 0.0, values - mean[:, None])
-        std = np.sqrt((gaps * gaps).sum(axis=1) / np.where(n > 1, n - 1, np.nan))
+        std = np.sqrt((gaps * gaps).sum(axis=1) / np.maximum(n - 1, 0))  # 0 / 0 of one value
     median = (ordered[group, last // 2] + ordered[group, n // 2]) / 2
     return GroupSummaries(n, mean, std, ordered[:, 0].copy(), ordered[group, last], median)
 
@@ -207,7 +207,7 @@ def _ragged_groups(values: Floats, sizes: Ints) -> GroupSummaries:
         low[filled], high[filled] = lows, highs
         median[filled] = (ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2
         with np.errstate(invalid="ignore", divide="ignore"):
-            std[filled] = np.where(counts > 1, np.sqrt(spread / (counts - 1)), np.nan)
+            std[filled] = np.sqrt(spread / (counts - 1))  # 0 / 0 of one value
     return GroupSummaries(n, mean, std, low, high, median)
 
 

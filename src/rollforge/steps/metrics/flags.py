@@ -183,4 +183,5 @@ def _percent(share: float) -> str:
     """Percentage with the tables' rounding: one decimal, and 100 % only for an exact value."""
     if share == 1:
         return "100 %"
-    return "> 99.9 %" if share > 0.9995 else f"{share * 100:.1f} %"
+    text = f"{share * 100:.1f} %"
+    return "> 99.9 %" if text == "100.0 %" else text
