@@ -25,6 +25,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "rollforge"
 RUN = "runs/first"
 VALUES = (
     # the same words mean other things in some places
+    ("verify/verdicts", ".*@.*earlier.*", "exact"), ("verify/verdicts", ".*@.*fingerprint.*", "math"),
     ("checks/opinions", r"shlex\.quote\(name\)", "math"), ("checks/missed", "other", "math"),
     (".*", r".*counting_verifier.*", "recorded"), ("checks/consistency", "name", "reward"), ("cli/commands/metrics", "name", RUN),
     ("commands/init", "name", "my_verifier"), ("rewards/adapter_files", "words", "exact"), ("rewards/adapter_files", "name", "exact"),

@@ -36,7 +36,7 @@ COMMANDS = {
     "config": ["collect", "--config", "run.yaml", "--dry-run"],
     "collect-workers": ["collect", "-i", TASKS, "-o", "new", "-m", "simulated", "--verifier", "math", "-n", "2", "--workers", "2"],
     "report": ["report", "run", "-o", "report.html"],
-    "report-data": ["prepare", "sft", "run", "-o", "data", "--to", "openrlhf", "--force", "--min-reward", "0.5"],
+    "report-data": ["prepare", "sft", "run", "-o", "data", "--to", "openrlhf", "--force", "--min-reward", "0"],
     "experiences": ["experiences", "run", "--buffer", "buffer.db"],
     "test-verifier": ["test-verifier", "own.py:judge", "--cases", "own_cases.jsonl"],
     "rewards": ["rewards", "--write", "trl", "math"],

@@ -27,7 +27,7 @@ def test_a_file_is_held_as_a_whole_up_to_the_longest_line(
     with pytest.raises(DataError, match="too large for this machine's memory"):
         read_json(path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         read_json(tmp_path / "pipe")
 
 
