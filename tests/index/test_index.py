@@ -386,6 +386,19 @@ def test_the_inline_verdict_is_an_older_one_of_its_verifier(tmp_path: Path) -> N
     ]
 
 
+def test_a_verdict_from_before_a_rollout_was_made_again_is_not_about_it(tmp_path: Path) -> None:
+    own = {"verifier": "math", "started": 10.0}
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, n, 1.0, _rf=own) for n in range(3)])
+    write_verdicts(
+        tmp_path / "rollouts_verdicts.jsonl",
+        {"reward": 0.0, "at": 5.0},
+        {"_ng_rollout_index": 1, "reward": 0.5, "at": 12.0},
+        {"_ng_rollout_index": 2, "reward": 0.25, "at": None},
+    )
+    with open_index(path) as index:
+        assert index.table(["reward"], order_by="rollout").column(0).to_pylist() == [1.0, 0.5, 0.25]
+
+
 def test_recorded_rewards_stay_whatever_was_judged_later(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, 1.0 if n < 2 else None, _rf={"verifier": "math"}) for n in range(3)]
     path = write_rows(tmp_path / "rollouts.jsonl", rows)

@@ -48,7 +48,7 @@ MAX_DUPLICATES = 10_000
 KEPT = 8
 """Number of overlays kept beside the parts; the newest are kept."""
 
-VERSION = 9
+VERSION = 10
 """Raised when the decisions or their table change."""
 
 
@@ -228,7 +228,10 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
         f"SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
         f"(PARTITION BY file_no, task, rollout, verifier ORDER BY {newest_first}) = 1"
     )
-    is_own = "false" if overlay.keeps_inline else "coalesce(v.verifier = b.verifier, false)"
+    # One from before the rollout began is about an answer that was made again since.
+    is_own = 'coalesce(v.verifier = b.verifier AND NOT coalesce(v."at" < b.started, false), false)'
+    if overlay.keeps_inline:
+        is_own = "false"
     if overlay.verifier:
         applies = f"v.row IS NOT NULL OR b.verifier IS DISTINCT FROM {literal(overlay.verifier)}"
         first_choice = ""
