@@ -7,7 +7,7 @@ the plain one blocks, also inside a running event loop (a notebook); the one nam
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -62,7 +62,7 @@ class Run:
     def __init__(
         self, path: str | Path | Sequence[str | Path], *, result: CollectResult | None = None
     ) -> None:
-        paths = [path] if isinstance(path, str | Path) else [*path] if isinstance(path, Sequence) else []
+        paths = [path] if isinstance(path, str | Path) else [*path] if isinstance(path, Iterable) else []
         if not paths:
             raise UsageError(f"{path!r} names no run", hint="give a path, a glob, or a list of them")
         self.paths = [read_here(one) for one in paths]

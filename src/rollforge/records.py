@@ -33,6 +33,8 @@ FAILURE_KEY: Final = "_ng_failure_class"
 TERMINAL_KEY: Final = "_ng_failure_terminal"
 PARAMS_KEY: Final = "responses_create_params"
 OWN_KEY: Final = "_rf"
+RECORDED: Final = "recorded"
+"""In place of a verifier's name: the rewards in the rollouts file, whichever verifier gave them."""
 
 UNANSWERED = ("failed", "cancelled")
 """Values of `response.status` for a model call without an answer."""

@@ -31,6 +31,7 @@ VALUES = (
     ("commands/init", "name", "my_verifier"), ("rewards/adapter_files", "words", "exact"), ("rewards/adapter_files", "name", "exact"),
     ("commands/simulate", r"JUDGED_BY.*", "--verifier exact"), ("status|reading_flags|index/index", "tasks", "tasks.jsonl"),
     ("reports", "name", "tasks.jsonl"), ("commands/simulate", "path", "tasks.jsonl"), ("verify/verdicts|run_page", "name", "exact"),
+    ("verify/verdicts", "versions", "exact math"),
     ("commands/collect", "name", "exact"), ("commands/verify", r"shlex\.quote\(previous\)", "recorded"),
     ("render/prepare", "out", "data/dpo"), ("render/prepare", r"manifest\.files.*", "train.jsonl"),
     # numbers and conditions

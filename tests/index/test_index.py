@@ -386,6 +386,40 @@ def test_the_inline_verdict_is_an_older_one_of_its_verifier(tmp_path: Path) -> N
     ]
 
 
+def test_a_verdict_from_before_a_rollout_was_made_again_is_not_about_it(tmp_path: Path) -> None:
+    own = {"verifier": "math", "started": 10.0}
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, n, 1.0, _rf=own) for n in range(3)])
+    write_verdicts(
+        tmp_path / "rollouts_verdicts.jsonl",
+        {"reward": 0.0, "at": 5.0},
+        {"_ng_rollout_index": 1, "reward": 0.5, "at": 12.0},
+        {"_ng_rollout_index": 2, "reward": 0.25, "at": None},
+    )
+    with open_index(path) as index:
+        assert index.table(["reward"], order_by="rollout").column(0).to_pylist() == [1.0, 0.5, 0.25]
+
+
+def test_recorded_rewards_stay_whatever_was_judged_later(tmp_path: Path) -> None:
+    rows = [make_rollout(0, n, 1.0 if n < 2 else None, _rf={"verifier": "math"}) for n in range(3)]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    write_verdicts(
+        tmp_path / "rollouts_verdicts.jsonl",
+        {"reward": None, "error": "hung"},
+        {"_ng_rollout_index": 1, "reward": 0.5},
+        {"_ng_rollout_index": 2, "reward": 0.25},
+    )
+
+    def rewards(verifier: str | None) -> list[float | None]:
+        with open_index(path, verifier=verifier) as index:
+            assert index.verifier is None
+            return index.table(["reward"], order_by="rollout").column(0).to_pylist()
+
+    assert rewards("recorded") == [1.0, 1.0, 0.25]
+    assert rewards(None) == [None, 0.5, 0.25]
+    (tmp_path / "rollouts_run.json").write_text('{"verdict_of_record": "recorded"}')
+    assert rewards(None) == [1.0, 1.0, 0.25]
+
+
 def test_the_chosen_verifier_alone_judges(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, 1.0, _rf={"verifier": "exact"}) for n in range(3)]
     path = write_rows(tmp_path / "rollouts.jsonl", rows)

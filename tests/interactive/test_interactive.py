@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rollforge as rf
@@ -534,6 +535,14 @@ def test_a_value_of_another_type_is_refused_with_what_the_keyword_takes(
     with pytest.raises(UsageError, match=rf"{command}: {next(iter(keywords))}=.* is not understood") as said:
         resolve(command, keywords)
     assert said.value.hint == hint
+
+
+def test_a_list_may_be_a_set_an_array_or_an_iterator(run: rf.Run) -> None:
+    assert resolve("check", {"ignore": {"b", "a"}})["ignore"] == ("a", "b")
+    assert resolve("collect", {"mount": iter([Path("data")])})["mount"] == ("data",)
+    assert resolve("prepare", {"split": np.array([0.5, 0.5])})["split"] == (0.5, 0.5)
+    assert [resolve("show", {"task": some})["tasks"] for some in (np.array([3]), {3})] == [(3,), (3,)]
+    assert rf.open_run(path for path in run.paths).paths == run.paths
 
 
 @pytest.mark.parametrize(

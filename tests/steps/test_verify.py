@@ -395,7 +395,7 @@ def test_use_names_the_verdict_of_record_and_keeps_the_rest_of_the_manifest(
     with pytest.raises(UsageError, match="did you mean"):
         use_verifier(run, name[:-1])
     use_verifier(run, "recorded")
-    assert json.loads((run / "rollouts_run.json").read_text())["verdict_of_record"] is None
+    assert json.loads((run / "rollouts_run.json").read_text())["verdict_of_record"] == "recorded"
     with RunLock(RunFiles(run).lock), pytest.raises(UsageError, match="still being collected"):
         use_verifier(run, name)
 

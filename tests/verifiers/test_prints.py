@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rollforge.runtime.prints import Prints, prints_on_stderr
 from rollforge.simulate.tasks import example_tasks
 
 CALL = "print('to out'); print('to err', file=sys.stderr)"
@@ -98,3 +99,20 @@ def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     return done
+
+
+def test_streams_are_released_with_the_last_that_uses_them(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    first, second = Prints(None, is_shown=True), Prints(None, is_shown=True)
+    with first.caught(), second.caught():
+        print("seen")
+    second.close()
+    with first.caught(), prints_on_stderr():
+        print("seen too")
+    assert (sys.stdout, sys.stderr) != before, "the first still catches what its tasks print"
+    first.close()
+    assert (sys.stdout, sys.stderr) == before
+    with prints_on_stderr():
+        print("at last")
+    assert (sys.stdout, sys.stderr) == before
+    assert tuple(capsys.readouterr()) == ("", "seen\nseen too\nat last\n")

@@ -6,6 +6,7 @@ have unique keys and inline verdicts needs none. An overlay is only valid for th
 Whose verdict counts: with a named verifier, its newest. Rows that it never judged are unjudged, not zero, and lack every other field
 that verdicts bring, so that no mean mixes two verifiers. Without a name, the newest verdict of the verifier that gave the inline one,
 and for rows without a reward the newest later verdict of any verifier: a verdict with a reward before one without, whichever is newer.
+With `recorded` for a name, inline rewards stay as they are; the rest as without a name.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from rollforge.index.parts import (
 )
 from rollforge.index.schema import literal, quoted, stored_name
 from rollforge.index.state import IndexedFile, IndexedFiles, PartFile, checksum, encode_checked, read_checked
+from rollforge.records import RECORDED
 from rollforge.registry import did_you_mean
 from rollforge.store import write_atomically
 
@@ -46,7 +48,7 @@ MAX_DUPLICATES = 10_000
 KEPT = 8
 """Number of overlays kept beside the parts; the newest are kept."""
 
-VERSION = 8
+VERSION = 10
 """Raised when the decisions or their table change."""
 
 
@@ -69,6 +71,8 @@ class Overlay(msgspec.Struct, kw_only=True):
     table: PartFile | None = None
     """The table of decisions; None if all rows count unchanged."""
     verifier: str | None = None
+    keeps_inline: bool = False
+    """Whether no later verdict displaces an inline reward, not even one of the same verifier."""
     has_verdicts: bool = False
     numbers: list[str] = []
     """Number fields that come from verdicts."""
@@ -94,7 +98,7 @@ def find_overlay(files: IndexedFiles, runs: Sequence[int], verifier: str | None)
     Args:
         runs: run number of each rollouts file.
     """
-    if verifier is not None:
+    if verifier not in (None, RECORDED):
         _check_verifier(files, verifier)
     digest = hashlib.sha256(f"{files.digest()}/{verifier}/{runs}/{VERSION}".encode()).hexdigest()[:16]
     folder = overlay_folder(files)
@@ -115,9 +119,13 @@ def find_overlay(files: IndexedFiles, runs: Sequence[int], verifier: str | None)
 
 def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: Path, digest: str) -> Overlay:
     numbers = files.discovered("verdicts", "numbers")
+    keeps_inline = verifier == RECORDED
+    if keeps_inline:
+        verifier = None
     overlay = Overlay(
         digest=digest,
         verifier=verifier,
+        keeps_inline=keeps_inline,
         has_verdicts=bool(files.count("verdicts")) or verifier is not None,
         numbers=list(numbers),
         texts=[name for name in files.discovered("verdicts", "texts") if name not in numbers],
@@ -220,7 +228,10 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
         f"SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
         f"(PARTITION BY file_no, task, rollout, verifier ORDER BY {newest_first}) = 1"
     )
-    is_own = "coalesce(v.verifier = b.verifier, false)"
+    # One from before the rollout began is about an answer that was made again since.
+    is_own = 'coalesce(v.verifier = b.verifier AND NOT coalesce(v."at" < b.started, false), false)'
+    if overlay.keeps_inline:
+        is_own = "false"
     if overlay.verifier:
         applies = f"v.row IS NOT NULL OR b.verifier IS DISTINCT FROM {literal(overlay.verifier)}"
         first_choice = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -46,10 +46,8 @@ def path_of(value: Any, *, name: str, command: str) -> str:
 
 def texts_of(value: Any, *, name: str, command: str) -> tuple[str, ...]:
     """One text, several, or none, as a tuple."""
-    words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
-    if (not words and value is not None and not isinstance(value, Sequence)) or not all(
-        isinstance(word, str) for word in words
-    ):
+    words = () if value is None else (value,) if isinstance(value, str) else _listed(value)
+    if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
         raise UsageError(
             f"{command}: {name}={value!r} is not understood", hint=f"{name} is a text or a list of texts"
         )
@@ -68,16 +66,31 @@ def _converted(value: Any, kind: Any, *, name: str, field: str) -> Any:
     if isinstance(value, str) and float in kinds:
         return parse_duration(value, flag=name) if _is_time(field) else _as_float(value)
     if shape is None:
-        return value
+        return _listed(value) if any(_is_sequence(one) for one in kinds) else value
     if isinstance(value, str) and float in get_args(shape):
         return numbers_between(name, value, "/" if field == "split" else "-")
     if isinstance(value, Mapping) and field in OF_PAIRS:
         return tuple(f"{key}={_joined(word, field)}" for key, word in value.items())
     if isinstance(value, str | PathLike):
         return (fspath(value),)
-    if isinstance(value, list | tuple):
+    value = _listed(value)
+    if isinstance(value, tuple):
         return tuple(fspath(one) if isinstance(one, PathLike) else one for one in value)
     return value
+
+
+def _listed(value: Any) -> Any:
+    """A list, set, array or iterator as a tuple; a text, a dict and a value that is none of these as it is."""
+    if isinstance(value, Set):
+        return tuple(sorted(value, key=str))
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | PathLike):
+        return tuple(getattr(value, "tolist", lambda: value)())  # numbers of an array as Python's
+    return value
+
+
+def _is_sequence(kind: Any) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, Sequence) and origin is not tuple
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -121,7 +134,7 @@ def _is_of(value: Any, kind: Any) -> bool:
         return isinstance(value, tuple) and is_long_enough and all(_is_of(one, arguments[0]) for one in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping)
-    if isinstance(origin, type) and issubclass(origin, Sequence):
+    if _is_sequence(kind):
         return isinstance(value, int | Sequence) and not isinstance(value, str)
     if origin in (Union, UnionType):
         return any(_is_of(value, one) for one in arguments)

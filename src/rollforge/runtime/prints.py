@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,8 +23,13 @@ _SINK: ContextVar[_Sink | None] = ContextVar("user_prints", default=None)
 """Where the running code's prints go; None for our own code."""
 
 
+_OPEN: set[int] = set()
+"""Ids of the open `Prints` that have caught something: the streams are released with the last of them."""
+_LOCK = threading.Lock()
+
+
 class Prints:
-    """Catches the prints of some user code; tasks and threads that it starts inherit this."""
+    """Catches the prints of some user code; tasks and threads that it starts inherit this, until it is closed."""
 
     def __init__(self, path: str | Path | None, *, is_shown: bool) -> None:
         """Args: path: file that gets the prints. is_shown: without a file, they go to stderr; else they are dropped."""
@@ -33,9 +39,11 @@ class Prints:
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
         """Send what is printed in this context to its place."""
-        for name in ("stdout", "stderr"):
-            if not isinstance(getattr(sys, name), _Divided):
-                setattr(sys, name, _Divided(getattr(sys, name)))
+        with _LOCK:
+            _OPEN.add(id(self))
+            for name in ("stdout", "stderr"):
+                if not isinstance(getattr(sys, name), _Divided):
+                    setattr(sys, name, _Divided(getattr(sys, name)))
         token = _SINK.set(self._sink)
         try:
             yield
@@ -43,10 +51,12 @@ class Prints:
             _SINK.reset(token)
 
     def close(self) -> None:
-        """Release the streams and the file."""
-        for name in ("stdout", "stderr"):
-            if isinstance(stream := getattr(sys, name), _Divided):
-                setattr(sys, name, stream.real)
+        """Release the file, and the streams unless others use them."""
+        with _LOCK:
+            _OPEN.discard(id(self))
+            for name in () if _OPEN else ("stdout", "stderr"):
+                if isinstance(stream := getattr(sys, name), _Divided):
+                    setattr(sys, name, stream.real)
         if self._file is not None:
             self._file.close()
 
@@ -98,6 +108,12 @@ def _opened(path: str | Path) -> Any:
         ) from error
 
 
-def prints_on_stderr() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def prints_on_stderr() -> Iterator[None]:
     """Send what the code inside prints to stderr."""
-    return Prints(None, is_shown=True).caught()
+    prints = Prints(None, is_shown=True)
+    try:
+        with prints.caught():
+            yield
+    finally:
+        prints.close()

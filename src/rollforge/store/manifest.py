@@ -122,7 +122,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     counted: dict[str, int] = {}
     """Bytes of rollouts, failures and verdicts that counts and costs cover; empty during the collection."""
     verdict_of_record: str | None = None
-    """The verifier whose verdicts later commands use."""
+    """The verifier whose verdicts later commands use; `recorded` for the rewards in the rollouts file."""
     extra: JsonObject = {}
 
     def write(self, files: RunFiles) -> None:

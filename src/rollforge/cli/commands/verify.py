@@ -225,7 +225,7 @@ def _diff(run: str, a: str, b: str, *, tasks: str | None, json: bool) -> Exit:
 
 
 def _use(run: str, name: str, *, json: bool) -> Exit:
-    from rollforge.steps.verify import use_verifier
+    from rollforge.steps.verify import default_verifier, use_verifier
     from rollforge.store import RunFiles, read_manifest
 
     before = read_manifest(RunFiles(run))
@@ -237,7 +237,9 @@ def _use(run: str, name: str, *, json: bool) -> Exit:
         if name == "recorded":
             whose = "the rewards recorded with the rollouts, and the newest later verdict where a rollout has none"
         say(f"later commands now read {whose} (noted in {manifest})")
-        previous = (before.verdict_of_record if before is not None else None) or "recorded"
+        previous = (before.verdict_of_record if before is not None else None) or default_verifier(
+            RunFiles(run)
+        )
         if previous != name:
             say(f"  to go back: rollforge verify {shlex.quote(run)} --use {shlex.quote(previous)}")
     return Exit.DONE

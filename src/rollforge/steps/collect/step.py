@@ -62,9 +62,9 @@ from rollforge.verifiers.probes import ProbeReport
 logger = logging.getLogger(__name__)
 
 PROBE = "probe"
+"""The manifest's key for the outcome of a probe."""
 OVER_BUDGET = "over_budget"
 """The manifest's key for the budget that ended the last session: deadline, tokens or cost."""
-"""The manifest's key for the outcome of a probe."""
 MANIFEST_EVERY_S = 2.0
 
 

@@ -177,10 +177,12 @@ def _mixed_verifiers(rows: ByTask, reward: Floats) -> dict[str, int]:
     is_judged = ~np.isnan(reward)
     each, names = rows.codes("verifier")
     is_judged &= each < len(names) - 1  # the last code means that no verifier is recorded
-    pairs = np.unique(np.stack([rows.task[is_judged], each[is_judged]]), axis=1)
-    if len(np.unique(pairs[0])) == pairs.shape[1]:
-        return {}
     counts = np.bincount(each[is_judged], minlength=len(names))
+    if np.count_nonzero(counts) < 2:
+        return {}
+    task, judge = rows.task[is_judged], each[is_judged]  # ordered by task
+    if not ((task[1:] == task[:-1]) & (judge[1:] != judge[:-1])).any():
+        return {}
     return {
         str(names[code]): int(counts[code]) for code in np.argsort(-counts, kind="stable") if counts[code]
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollforge.steps.verify.judge_cost import JudgeSpending
     from rollforge.steps.verify.spread import SpreadVerification
     from rollforge.steps.verify.tally import VerifySummary
-    from rollforge.steps.verify.verdicts import known_verifiers, use_verifier
+    from rollforge.steps.verify.verdicts import default_verifier, known_verifiers, use_verifier
     from rollforge.steps.verify.verify_loop import Verification, VerifySnapshot
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "VerifySnapshot",
     "VerifySummary",
     "compare",
+    "default_verifier",
     "flip_keys",
     "known_verifiers",
     "use_verifier",
@@ -40,7 +41,7 @@ __all__ = [
 _MODULE_OF = {
     "FlipTable": "flips", "JudgeSpending": "judge_cost", "SpreadVerification": "spread", "Verification": "verify_loop",
     "VerifySnapshot": "verify_loop", "VerifySummary": "tally", "compare": "flips", "flip_keys": "flips",
-    "known_verifiers": "verdicts", "use_verifier": "verdicts",
+    "default_verifier": "verdicts", "known_verifiers": "verdicts", "use_verifier": "verdicts",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields
+from rollforge.records import RECORDED, JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.review.labels import LabelFile, is_right
 from rollforge.rollouts import Own, RolloutReader, TaskFields
@@ -25,7 +25,7 @@ from rollforge.steps.verify.tally import (
     reward_estimate,
     rewards_of,
 )
-from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
+from rollforge.steps.verify.verdicts import Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
 LABELS = "labels"

@@ -15,6 +15,7 @@ from rollforge import __version__
 from rollforge.errors import Failure, UsageError
 from rollforge.records import (
     FAILURE_KEY,
+    RECORDED,
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
@@ -36,9 +37,6 @@ from rollforge.text_safety.outgoing import outgoing_bytes
 from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 Key = tuple[int, int]
-RECORDED = "recorded"
-"""Name for the rewards in the rollouts file, whichever verifier gave them."""
-
 ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error", "_rf")
 
 
@@ -185,17 +183,17 @@ def whose_count(
     change = f"; to read those of {name}: {use(name)}" if has_reward else ""
     manifest = read_manifest(files)
     of_record = manifest.verdict_of_record if manifest is not None else None
-    if of_record is not None:
+    if of_record not in (None, RECORDED):
         return [] if of_record == name else [f"later commands still read the verdicts of {of_record}{change}"]
-    if _has_rewards_of_others(files, name):
+    if of_record == RECORDED or _has_rewards_of_others(files, name):
         return [
             f"later commands still read the rewards in the rollouts file, and others only where it has none{change}"
         ]
     if (earlier := _own_fingerprint(files, name)) not in (None, fingerprint):
+        versions = shlex.join([f"{name}@{earlier}", f"{name}@{fingerprint}"])
         return [
             f"another version of {name} had judged in the collection; its rewards no longer count where this one judged; "
-            f"to compare: rollforge verify {shlex.quote(str(run))} --diff {shlex.quote(f'{name}@{earlier}')} "
-            f"{shlex.quote(f'{name}@{fingerprint}')}"
+            f"to go back: {use(RECORDED)}; to compare: rollforge verify {shlex.quote(str(run))} --diff {versions}"
         ]
     others = [other for other in _later_verifiers(files) if other != name]
     if not others:
@@ -231,7 +229,7 @@ def use_verifier(run: str | Path, name: str) -> Path:
     manifest: JsonFields = {"rollforge": __version__, "state": "done"}
     if files.manifest.exists():
         manifest = read_json(files.manifest, JsonFields, hint="restore the file, or move it aside")
-    manifest["verdict_of_record"] = None if name == RECORDED else name
+    manifest["verdict_of_record"] = name
     write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
     return files.manifest
 
@@ -250,6 +248,13 @@ def known_verifiers(files: RunFiles) -> list[str]:
     names = dict.fromkeys(_later_verifiers(files))
     names |= dict.fromkeys(row.own.verifier for row in _first_rows(files) if row.own and row.own.verifier)
     return list(names)
+
+
+def default_verifier(files: RunFiles) -> str:
+    """How `--use` names whose verdicts count without a choice: the run's own verifier if it judged again, else `recorded`."""
+    own = (row.own.verifier for row in _first_rows(files) if row.reward is not None and row.own is not None)
+    first = next((name for name in own if name), None)
+    return first if first is not None and first in _later_verifiers(files) else RECORDED
 
 
 def _later_verifiers(files: RunFiles) -> list[str]:
