@@ -108,9 +108,16 @@ def view_part(run: str, long: str) -> dict[str, float]:
         text += process.stdout.readline()
     started = time.perf_counter() - began
     found = asyncio.run(ask(json.loads(text)["address"], long))
+    peak = highest_mb(process.pid)
     process.terminate()
-    _, _, usage = os.wait4(process.pid, 0)
-    return {"start": started, **found, "peak_mb": usage.ru_maxrss / 1024}
+    process.wait()
+    return {"start": started, **found, "peak_mb": peak}
+
+
+def highest_mb(pid: int) -> float:
+    """Peak memory of a running process. `wait4` would count that of the process that started it, too."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 SCROLL = """async () => {
