@@ -137,6 +137,14 @@ def test_a_refused_command_says_what_and_what_next_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_status_of_an_empty_folder_proposes_no_command_that_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("nothing").mkdir()
+    code, printed = run(["status", "nothing"], capsys)
+    assert code == 2 and "next: give a rollouts file, or the folder it is in" in printed
+
+
 def test_a_misspelt_key_of_a_config_file_is_answered_with_the_flag(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

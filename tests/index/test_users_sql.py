@@ -200,6 +200,15 @@ def test_a_wrong_column_in_a_where_never_names_one_of_another_table(index: Index
     assert "boundary" not in str(refused.value.hint)
 
 
+def test_sql_that_is_wrong_in_itself_is_answered_with_an_example(index: Index) -> None:
+    with pytest.raises(UsageError, match="Could not convert") as refused:
+        index.table(["task"], where="reward = 'high'")
+    assert refused.value.hint == 'for example --where "reward >= 0.5 and not is_truncated"'
+    with pytest.raises(UsageError, match="syntax error") as refused:
+        index.select("selct reward from rollouts")
+    assert "select reward, count(*) from rollouts group by 1" in (refused.value.hint or "")
+
+
 def test_half_a_character_and_endless_nesting_are_told_without_a_traceback(index: Index) -> None:
     for odd, output in (
         ("'\ud800' = agent", "not a text in UTF-8"),

@@ -381,6 +381,12 @@ def test_rewards_that_nobody_recorded_cannot_be_compared(run: Path, tmp_path: Pa
         compare(run, "recorded", name)
 
 
+def test_a_run_that_nobody_judged_is_judged_before_it_is_compared(run: Path) -> None:
+    with pytest.raises(UsageError, match="no rollout has a reward of its own") as refused:
+        compare(run, "recorded", "exact")
+    assert refused.value.hint == f"judge it first: rollforge verify {run} --verifier NAME"
+
+
 def test_use_names_the_verdict_of_record_and_keeps_the_rest_of_the_manifest(
     run: Path, tmp_path: Path
 ) -> None:

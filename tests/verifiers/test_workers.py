@@ -216,6 +216,21 @@ async def test_a_file_that_starts_threads_gets_interpreters_of_its_own(tmp_path:
     assert verdict.numbers["threads"] == 2
 
 
+async def test_a_verifier_that_cannot_start_leaves_no_worker_behind(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "class Verify:\n"
+        "    def setup(self):\n        raise RuntimeError('no such model')\n"
+        "    def verify(self, task, response):\n        return 1\n"
+    )
+    before = asyncio.all_tasks()
+    judge = make_judge(load_verifier(f"{path}:Verify"), workers=2)
+    with pytest.raises(UsageError, match="could not start"):
+        await judge.start()
+    assert asyncio.all_tasks() == before
+    await judge.close()
+
+
 async def test_set_up_that_fails_is_told_before_anything_is_judged(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text(

@@ -124,7 +124,7 @@ class SamplingRule:
         return _steps(self, counts)
 
     def expected_after(self, more: int) -> Floats:
-        """[yes, no] → expected units after this number of further draws."""
+        """Expected units after this number of further draws, as a matrix indexed by successes and failures so far."""
         return self._after(more)
 
     @cached_property

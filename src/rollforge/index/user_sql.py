@@ -43,8 +43,8 @@ _OPENS_FILES = re.compile(
 """Scalar functions that reach outside the tables or run other SQL; refused."""
 
 
-_AS_DUCKDB = "it is SQL as DuckDB reads it"
-_WHERE_EXAMPLE = 'for example --where "accuracy >= 0.8 and set_overlap >= 0.9"'
+_QUERY_EXAMPLE = 'for example "select reward, count(*) from rollouts group by 1"; columns and their types: "describe rollouts"'
+_WHERE_EXAMPLE = 'for example --where "reward >= 0.5 and not is_truncated"'
 _GONE = ("No files found", "Cannot open file")
 """DuckDB's messages about a missing part; user queries cannot name files."""
 
@@ -83,7 +83,7 @@ def run_select(
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise UsageError(f"{label}: {_plain(error)}", hint=_AS_DUCKDB) from error
+        raise UsageError(f"{label}: {_plain(error)}", hint=_QUERY_EXAMPLE) from error
     if len(statements) != 1:
         raise UsageError(
             f"the {label} holds {len(statements)} statements; write one",
@@ -94,7 +94,7 @@ def run_select(
             f"the {label} is no SELECT",
             hint="the index can only be read: begin with SELECT, for example select reward, count(*) from rollouts group by 1",
         )
-    check_reach(parse(connection, sql, label=label, hint=_AS_DUCKDB), label=label)
+    check_reach(parse(connection, sql, label=label, hint=_QUERY_EXAMPLE), label=label)
     return _execute(connection, sql, columns, label)
 
 
@@ -135,7 +135,7 @@ def _execute(
             raise DataError(
                 "the index was removed while it was read", hint="run the command again"
             ) from error
-        tree = parse(connection, sql, label=label, hint=_AS_DUCKDB)
+        tree = parse(connection, sql, label=label, hint=_QUERY_EXAMPLE)
         raise explained(str(error), tree, columns, label) from error
 
 
@@ -356,7 +356,10 @@ def explained(message: str, tree: SqlNode, columns: ColumnsByTable, label: str) 
         return _unknown_owner(owner.group(1), tree, here, columns, label)
     lines = message.strip().split("\n")  # further lines repeat the query
     advice = [line for line in lines[1:2] if line.startswith("Did you mean")]
-    return UsageError(f"{label}: {' '.join(lines[:1] + advice)}", hint=_AS_DUCKDB)
+    is_expression = label.startswith("--")
+    return UsageError(
+        f"{label}: {' '.join(lines[:1] + advice)}", hint=_WHERE_EXAMPLE if is_expression else _QUERY_EXAMPLE
+    )
 
 
 def _unquoted(spelling: str, label: str) -> UsageError:

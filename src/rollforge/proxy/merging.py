@@ -90,9 +90,9 @@ def merge_calls(calls: Listed[RecordedCall]) -> list[Sequence]:
 
 
 def added_items(earlier: RecordedCall, later: RecordedCall) -> list[ItemJson] | None:
-    """Items that `later`'s prompt adds after `earlier` and its answer; None if it does not continue `earlier`.
+    """Items that `later`'s prompt adds to `earlier`'s prompt and answer; None if it does not continue `earlier`.
 
-    The answer's items are not included. Some agents put tool outputs between the calls of the answer.
+    They need not come after the answer: some agents put each tool output behind its call.
     """
     start = len(earlier.keys)
     if len(later.keys) <= start or later.keys[:start] != earlier.keys:

@@ -1,4 +1,4 @@
-"""Cleans up after a block that does not end well: an exception, an interrupt or a cancellation, which then goes on."""
+"""Cleans up after a block that raises: an exception, an interrupt or a cancellation. It is never swallowed."""
 
 from __future__ import annotations
 

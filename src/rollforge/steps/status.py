@@ -119,7 +119,7 @@ def read_status(run: str | Path) -> Status:
             raise UsageError(
                 f"{run}: no such run{near_run(run)}", hint="give the folder that collect wrote to (-o)"
             )
-        raise UsageError(f"{files.manifest}: no such file", hint=_other_command(Path(run)))
+        raise UsageError(f"{files.manifest}: no such file", hint=_other_command(Path(run), files))
     if manifest.finished and not files.is_sharded and not files.rollouts.exists():
         raise UsageError(
             f"{files.rollouts}: no such file{near_run(files.rollouts)}",
@@ -160,12 +160,12 @@ def read_status(run: str | Path) -> Status:
     )
 
 
-def _other_command(path: Path) -> str:
+def _other_command(path: Path, files: RunFiles) -> str:
     """Next step for files that rollforge did not collect."""
     if path.is_file() and not holds_rollouts(path):
         tasks = shlex.quote(str(path))
         return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
-    if runs_in(path):
+    if runs_in(path) or (path.is_dir() and not files.rollouts.exists()):
         return what_is_there(path, [run for run in runs_in(path) if run.is_dir() or holds_rollouts(run)])
     return f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(path))}"
 

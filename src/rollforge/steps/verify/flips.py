@@ -129,7 +129,9 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
             if side.name == RECORDED:
                 raise UsageError(
                     f"{files.rollouts}: no rollout has a reward of its own",
-                    hint=f"judged by: {', '.join(verifier_names) or 'nobody'}",
+                    hint=f"judged by: {', '.join(verifier_names)}"
+                    if verifier_names
+                    else f"judge it first: rollforge verify {files.name} --verifier NAME",
                 )
             verifier_names.append(RECORDED)
             raise UsageError(

@@ -1,4 +1,4 @@
-"""They find a broken verifier before its rewards are trained on.
+"""Probes: questions with known verdicts, which find a broken verifier before its rewards are trained on.
 
 questions     what every verifier must get right
 answers       made-up answers: gold in every usual form, empty, refusals, gibberish, changed spacing

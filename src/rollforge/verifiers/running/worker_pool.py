@@ -101,9 +101,10 @@ class WorkerPool:
         )
 
     async def start(self) -> None:
-        """Start the first workers; raises `UsageError` if the verifier does not load or its set-up fails."""
-        await self._spawner.start()
-        await self._add()
+        """Start the first workers; raises `UsageError`, and leaves none, if the verifier does not load or its set-up fails."""
+        async with OnErrorAwait(lambda _: self.close()):
+            await self._spawner.start()
+            await self._add()
         for _ in range(self._wanted - 1):
             self._grow()
         self._supervise(self._watch())
