@@ -53,6 +53,8 @@ def test_a_call_is_written_against_the_earlier_one_that_shares_most() -> None:
     row = json.loads(call_line(CallOrigin("s", 4, 2), call(3, "a", "b", "c", "d"), earlier))
     assert row["input_from"] == {"call": 1, "items": 3}
     assert [item["content"] for item in row["params"]["input"]] == ["d"]
+    tied = json.loads(call_line(CallOrigin("s", 4, 2), call(3, "a", "b", "x"), earlier))
+    assert tied["input_from"] == {"call": 1, "items": 2}, "the first of those that share as much"
     alone = json.loads(call_line(CallOrigin("s", 4, 2), call(3, "x"), earlier))
     assert alone["input_from"] is None and len(alone["params"]["input"]) == 1
 

@@ -189,3 +189,4 @@ async def test_ways_that_contradict_each_other_are_refused(tmp_path: Path) -> No
         await collect(tmp_path, batch=True, tools=("x.py",), verifier=None)
     with pytest.raises(UsageError, match="no such file"):
         await read(tmp_path, tmp_path / "missing.jsonl")
+    assert not list(tmp_path.rglob("rollouts*")), "nothing is left behind"

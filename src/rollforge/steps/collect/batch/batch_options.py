@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rollforge.endpoint.batch_lines import MOST_REQUESTS
 from rollforge.errors import UsageError
@@ -50,6 +51,8 @@ class BatchOptions:
                 f"{flags[0]} makes rollouts of one model call, and the agent is {agent}",
                 hint="collect tool loops and remote agents without a batch",
             )
+        for path in self.read_batch:
+            refuse_missing(Path(path))
         if not 1 <= self.batch_size <= MOST_REQUESTS:
             raise UsageError(
                 f"--batch-size must be from 1 to {MOST_REQUESTS:,}, not {self.batch_size:,}",
@@ -59,3 +62,11 @@ class BatchOptions:
             raise UsageError(
                 f"--batch-poll must be above 0 s, not {self.batch_poll_s:g}", hint="--batch-poll 30s"
             )
+
+
+def refuse_missing(path: Path) -> None:
+    """Raise if a file of results is not there."""
+    if not path.is_file():
+        raise UsageError(
+            f"--read-batch {path}: no such file", hint="give the file that the batch engine wrote"
+        )

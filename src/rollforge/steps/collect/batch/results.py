@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from rollforge.endpoint.batch_lines import BatchResult, RequestId, read_result
-from rollforge.errors import Failure, UsageError
+from rollforge.errors import Failure
+from rollforge.steps.collect.batch.batch_options import refuse_missing
 from rollforge.steps.collect.plan import CollectPlan
 from rollforge.text_safety.outgoing import cut
 
@@ -75,8 +76,7 @@ class BatchResults:
 
     def add(self, path: Path) -> None:
         """Read a results file."""
-        if not path.is_file():
-            raise UsageError(f"{path}: no such file", hint="give the file that the batch engine wrote")
+        refuse_missing(path)
         number = len(self._files)
         self._files.append(path)
         self.report.files += 1
