@@ -19,6 +19,7 @@ from rollforge.checks.building_blocks.chance import (
     rank_correlation_within,
 )
 from rollforge.checks.building_blocks.coded_columns import TextCodes, about_text, ends_of
+from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Finding, Share, more_needed, settle_text, share
 from rollforge.checks.building_blocks.order import most_at_end, same_name, sorted_tasks
 from rollforge.checks.change import Step
@@ -426,3 +427,9 @@ def test_a_sample_number_that_is_missing_is_named(samples: int, tasks: int, is_f
     assert (told is not None) is is_found and (
         told is None or told[0].startswith("sample 1 is there for 0 tasks")
     )
+
+
+def test_groups_that_an_adaptive_run_filled_have_the_whole_size() -> None:
+    for design, filled in ((None, [True] * 3), (SimpleNamespace(whole=8), [False, True, True])):
+        one = run(about=SimpleNamespace(design=design), sizes=np.array([7, 8, 9]), groups=3)
+        assert cast("Any", Evidence).filled.fget(one).tolist() == filled

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from rollforge.store.object_file import ObjectFile
 from rollforge.store.object_lines import pack, piece_name
 from rollforge.store.objects import ObjectFolder
 from rollforge.store.outputs import LOOK_BYTES, belongs_to_run, holds_rollouts, refuse_output
+from rollforge.store.scratch import PRIVATE_UIDS, _is_ours
 from rollforge.store.shard_storage import DiskStorage
 
 
@@ -353,3 +356,18 @@ def test_costs_are_read_from_the_lines_of_a_run(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_price_that_is_not_known_is_named_where_the_total_is_not(facts: dict[str, Any], text: str) -> None:
     assert cost_text(CostFacts(**facts)) == text
+
+
+@pytest.mark.parametrize(
+    ("user", "owner", "mode", "is_ours"),
+    [
+        (5, 5, stat.S_IFDIR, True), (5, 5, stat.S_IFREG, False), (5, 6, stat.S_IFDIR, False), (0, 6, stat.S_IFDIR, False),
+        (0, PRIVATE_UIDS[0], stat.S_IFDIR, True), (5, PRIVATE_UIDS[0], stat.S_IFDIR, False), (0, 0, stat.S_IFDIR, True),
+    ],
+)  # fmt: skip
+def test_a_folder_is_ours_by_its_owner_and_roots_also_by_a_private_one(
+    user: int, owner: int, mode: int, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    entry: Any = SimpleNamespace(stat=lambda follow_symlinks: SimpleNamespace(st_uid=owner, st_mode=mode))
+    assert _is_ours(entry) is is_ours
