@@ -11,6 +11,7 @@ import pytest
 from rollforge.index import ByTask
 from rollforge.statistics import at_k
 from rollforge.steps.metrics import votes
+from rollforge.steps.metrics.against import FieldDifference, _verdict
 from rollforge.steps.metrics.flags import _percent, find_flags
 from rollforge.steps.metrics.run_metrics import _joined, _over_tasks, describe, successes
 from rollforge.steps.metrics.stages import _aligned
@@ -165,3 +166,11 @@ def test_a_majority_is_that_of_every_k_rollouts_of_tasks_that_have_so_many(
     )
     assert majority(rows, hits, "answer", 0) == {}
     assert votes._spelled(2.0) == "2" and votes._spelled(2.5) == "2.5" and votes._spelled([1]) == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("ci", "word"), [([-0.2, 0.0], "no difference"), ([-0.2, -1e-9], "worse"), ([0.0, 0.2], "no difference"), ([1e-9, 0.2], "better")]
+)  # fmt: skip
+def test_a_run_is_better_or_worse_only_if_the_whole_interval_is(ci: list[float], word: str) -> None:
+    reward = FieldDifference(value=0.5, against=0.5, difference=0.1, ci=ci, tasks=500, differing=9)
+    assert _verdict(reward).startswith(word)

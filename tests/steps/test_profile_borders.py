@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,16 @@ import numpy as np
 import pytest
 
 from rollforge.adaptive.group_yield import Chain
-from rollforge.index import ByTask
+from rollforge.index import ByTask, open_index
 from rollforge.steps.metrics.compat import _nth
 from rollforge.steps.metrics.run_cost import usable_groups
 from rollforge.steps.profile.gym_files import _statistics
-from rollforge.steps.profile.profile_tables import ProfileOptions, _expected_per_task, _reward_columns
+from rollforge.steps.profile.profile_tables import (
+    ProfileOptions,
+    _expected_per_task,
+    _reward_columns,
+    profile_index,
+)
 from rollforge.steps.profile.summary import (
     _are_chains,
     _are_two,
@@ -25,6 +31,7 @@ from rollforge.steps.profile.summary import (
     band_numbers,
 )
 from rollforge.steps.verify.tally import RolloutRewards
+from tests.builders import make_rollout, write_rows
 
 NAN = float("nan")
 
@@ -146,3 +153,13 @@ def test_a_first_stage_ends_before_its_number() -> None:
     stage, everything = RolloutRewards(2), RolloutRewards()
     assert [stage.counts_rollout((0, sample)) for sample in (0, 1, 2)] == [True, True, False]
     assert everything.counts_rollout((0, 99))
+
+
+@pytest.mark.parametrize(("gap", "is_equal"), [(1e-9, True), (2e-9, False)])
+def test_rewards_are_equal_up_to_a_billionth_unless_said_otherwise(
+    gap: float, is_equal: bool, tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 0.0), make_rollout(0, 1, gap)])
+    with open_index(tmp_path) as index:
+        summary = profile_index(index, ProfileOptions()).summary
+    assert (summary.no_signal.tasks == 1) is is_equal
