@@ -12,7 +12,7 @@ from rollforge.adaptive.sampling_rule import OUT_OF_REACH, Draws, Sizes, fit_pri
 from rollforge.adaptive.stage_estimates import over_strata
 from rollforge.recipes.base import RecipeOptions
 from rollforge.statistics import stats
-from rollforge.statistics.at_k import _votes, groups_by_size, ladder
+from rollforge.statistics.at_k import MOST_FOR_EVERY_K, _votes, groups_by_size, ladder, majority_every_k
 from rollforge.statistics.intervals import (
     ClusterMean,
     Estimate,
@@ -286,3 +286,11 @@ def test_variance_has_parts_between_and_within_two_groups_of_two(
 ) -> None:
     made = variance_parts(np.array(means), np.array(stds), np.array(counts))
     assert [None if one is None else pytest.approx(one) for one in made] == list(parts)
+
+
+def test_every_k_is_exact_for_as_many_samples_as_floats_can_count() -> None:
+    """Of two answers with as many votes each, either wins half of the time, whatever k."""
+    most = MOST_FOR_EVERY_K
+    answers: list[int | None] = [place % 2 for place in range(most)]
+    values = majority_every_k(answers, [float(place % 2) for place in range(most)])
+    assert len(values) == most and np.allclose(values, 0.5, atol=1e-9)

@@ -15,6 +15,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.steps.collect import live as live_module
 from rollforge.steps.collect import machinery
 from rollforge.steps.collect.batch import rounds
+from rollforge.steps.collect.batch.batch_options import BatchOptions
 from rollforge.steps.collect.batch.results import BatchResults
 from rollforge.steps.collect.bottleneck import Load, bottleneck, human_seconds
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions, check_bounds
@@ -383,3 +384,10 @@ def test_a_budget_is_waited_for_only_while_requests_are_open() -> None:
         for open_, more in ((0, 9), (1, 5), (1, 4))
     ]
     assert asked == [False, True, False]
+
+
+def test_answers_come_from_batches_in_each_of_three_modes_alone() -> None:
+    assert not BatchOptions().uses_batches and not BatchOptions(batch=True).is_offline
+    assert BatchOptions(batch=True).uses_batches
+    for offline in (BatchOptions(write_batch="requests.jsonl"), BatchOptions(read_batch=("results.jsonl",))):
+        assert offline.uses_batches and offline.is_offline
