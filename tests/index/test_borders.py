@@ -134,13 +134,6 @@ def test_only_the_eight_newest_overlays_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.parquet"))) == 8
 
 
-def test_at_most_ten_thousand_duplicates_are_listed_and_all_are_counted(tmp_path: Path) -> None:
-    rows = [make_rollout(task, 0) for task in range(10_001)]
-    write_rows(tmp_path / "rollouts.jsonl", rows * 2)
-    with open_index(tmp_path / "rollouts.jsonl") as index:
-        assert (len(index.duplicates), index.duplicate_count, len(index)) == (10_000, 10_001, 10_001)
-
-
 def test_a_failure_keeps_a_thousand_characters_of_its_message() -> None:
     for length in (999, 1_000):
         assert _message(msgspec.Raw(json.dumps("x" * length).encode())) == "x" * length
@@ -250,13 +243,6 @@ def test_steps_that_share_their_groups_read_a_column_once(
         assert turns.strides == (0,) and turns.tolist() == [1.0] * 12 and np.isnan(attempt).all()
         assert [one.tolist() for one in groups.get().sums(turns)] == [[3.0] * 4, [3.0] * 4]
         assert [one.tolist() for one in groups.get().sums(attempt)] == [[0.0] * 4, [0.0] * 4]
-
-
-def test_ten_thousand_duplicates_are_listed_and_all_are_counted(tmp_path: Path) -> None:
-    row = json.dumps({"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0, "response": {"output": []}})
-    (tmp_path / "rollouts.jsonl").write_text((row + "\n") * 10_006)
-    with open_index(tmp_path) as index:
-        assert (len(index.duplicates), index.duplicate_count) == (10_000, 10_005)
 
 
 def test_a_run_has_failures_only_where_an_attempt_failed(tmp_path: Path) -> None:

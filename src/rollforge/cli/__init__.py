@@ -6,6 +6,7 @@ import errno
 import gc
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _report(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(Exit.INTERRUPTED)
+        code = Exit.INTERRUPTED
     except BrokenPipeError:
         _drop_output()  # the reader has gone (`| head`)
         sys.exit(Exit.DONE)
@@ -74,6 +75,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         _report(RollforgeError(f"{error.filename or 'cannot write'}: {error.strerror}", hint=_hint(error)))
         sys.exit(Exit.USAGE)
+    if argv is None and code == Exit.INTERRUPTED:
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # another Ctrl-C while Python ends would replace the exit code
     sys.exit(int(code) if isinstance(code, int) else Exit.DONE)
 
 
