@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollforge.errors import DataError, UsageError
+from rollforge.errors import UsageError
 from rollforge.importers.base import chosen_score, finite
 from rollforge.importers.harbor import _seconds, read_harbor
 from rollforge.importers.inspect_log import (
@@ -368,11 +368,3 @@ def test_a_sample_is_incomplete_by_its_limit_or_its_last_answers(
     row: Any, choices: Any, why: str | None
 ) -> None:
     assert _why_incomplete(row, cast("Any", {"choices": choices})) == why
-
-
-@pytest.mark.parametrize("line", ["[1]", '{"reward": 1.0}'])
-def test_a_line_that_is_no_trace_is_refused_with_its_number(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    path.write_text(line + "\n")
-    with pytest.raises(DataError, match="neither a trace nor a result"):
-        list(read_verifiers(path, None))

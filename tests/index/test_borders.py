@@ -243,14 +243,3 @@ def test_steps_that_share_their_groups_read_a_column_once(
         assert turns.strides == (0,) and turns.tolist() == [1.0] * 12 and np.isnan(attempt).all()
         assert [one.tolist() for one in groups.get().sums(turns)] == [[3.0] * 4, [3.0] * 4]
         assert [one.tolist() for one in groups.get().sums(attempt)] == [[0.0] * 4, [0.0] * 4]
-
-
-def test_a_run_has_failures_only_where_an_attempt_failed(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
-    (tmp_path / "rollouts_failures.jsonl").write_text("")
-    with open_index(tmp_path) as index:
-        assert not index.has_failures
-    failure = {"_ng_task_index": 0, "_ng_rollout_index": 1, "class": "timeout", "message": "late"}
-    write_rows(tmp_path / "rollouts_failures.jsonl", [failure])
-    with open_index(tmp_path) as index:
-        assert index.has_failures

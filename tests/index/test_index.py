@@ -688,3 +688,14 @@ def test_two_threads_query_one_index_at_once(tmp_path: Path) -> None:
             assert task_counts(index) == [100 - limit for limit in range(100)]
             assert theirs.result() == [100 - limit for limit in range(100)]
         assert len(index.select("SELECT 1 FROM rollouts")) == 400, "this index is still open"
+
+
+def test_a_run_has_failures_only_where_an_attempt_failed(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    (tmp_path / "rollouts_failures.jsonl").write_text("")
+    with open_index(tmp_path) as index:
+        assert not index.has_failures
+    failure = {"_ng_task_index": 0, "_ng_rollout_index": 1, "class": "timeout", "message": "late"}
+    write_rows(tmp_path / "rollouts_failures.jsonl", [failure])
+    with open_index(tmp_path) as index:
+        assert index.has_failures

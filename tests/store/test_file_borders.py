@@ -371,18 +371,3 @@ def test_a_folder_is_ours_by_its_owner_and_roots_also_by_a_private_one(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     entry: Any = SimpleNamespace(stat=lambda follow_symlinks: SimpleNamespace(st_uid=owner, st_mode=mode))
     assert _is_ours(entry) is is_ours
-
-
-@pytest.mark.parametrize(
-    ("row", "holds"),
-    [
-        ({"response": {}, "reward": 1.0}, True), ({"completion": "a", "reward": 1.0}, True), ({"trajectory": [], "reward": 1.0}, True),
-        ({"response": "a", "reward": 1.0}, False), ({"reward": 1.0}, False), ({"response": {}}, False),
-    ],
-)  # fmt: skip
-def test_a_rollout_has_an_answer_in_any_tools_form_and_a_reward(
-    row: dict[str, Any], holds: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "any.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    assert holds_rollouts(path) is holds
