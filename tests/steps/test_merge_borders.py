@@ -101,6 +101,7 @@ def test_an_epoch_that_wrote_nothing_has_no_part(
 ) -> None:
     counted = {kind: SimpleNamespace(length=size, name=f"{kind}.jsonl") for kind, size in files.items()}
     run: Any = SimpleNamespace(rollouts=tmp_path / "rollouts.jsonl", shards=tmp_path)
+    (tmp_path / "rollouts.jsonl").write_text("12345")
     part = _part(
         run, "rollouts", 0, cast("Any", SimpleNamespace(number=1, end=SimpleNamespace(files=counted)))
     )

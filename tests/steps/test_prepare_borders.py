@@ -141,7 +141,7 @@ def test_a_prompt_shorter_than_the_words_compared_matches_only_as_a_whole() -> N
         ({"split": (1.0, 0.0)}, "above 0"),
         ({"split": ()}, "one to three"), ({"split": (0.25, 0.25, 0.25, 0.25)}, "one to three"),
         ({"max_tokens": 5}, "--tokenizer"),
-        ({"high": float("inf")}, "must be a number"),
+        ({"high": float("inf")}, "must be a finite number"),
     ],
 )  # fmt: skip
 def test_settings_are_within_their_bounds(options: dict[str, object], said: str | None) -> None:
