@@ -385,7 +385,10 @@ def first_failure(tree: Path, tests: list[str], without: list[str], seconds: int
     _, status = os.waitpid(child, 0)
     if not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0:  # the system ended it, or all passed
         return None
-    named = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed.read_text(errors="replace"), flags=re.MULTILINE)
+    # The name of a case may have spaces; a message follows it behind a dash.
+    named = re.findall(
+        r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed.read_text(errors="replace"), flags=re.MULTILINE
+    )
     return named[0] if named else tests[0]
 
 

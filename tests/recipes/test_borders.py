@@ -274,15 +274,3 @@ def test_the_standard_deviation_of_an_advantage_has_a_millionth_added() -> None:
     rewards = np.array([0.0, 2e-6])
     made = advantages(np.array([0, 0]), rewards)["advantage_grpo"]
     assert made == pytest.approx((rewards - 1e-6) / (np.std(rewards, ddof=1) + 1e-6), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("drops", "keeps", "alive"), [(True, False, 1), (True, True, 2), (False, False, 2), (False, True, 2)]
-)
-def test_truncated_answers_go_only_where_the_recipe_drops_them_and_nobody_keeps_them(
-    drops: bool, keeps: bool, alive: int
-) -> None:
-    given = candidates([1.0, 0.0])
-    given.flags["truncated"] = np.array([True, False])
-    fates = screen(given, RecipeOptions(keep_truncated=keeps), drop_truncated=drops)
-    assert int(fates.alive.sum()) == alive
