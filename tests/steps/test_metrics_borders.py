@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollforge.index import ByTask
 from rollforge.statistics import at_k
 from rollforge.steps.metrics import votes
 from rollforge.steps.metrics.against import FieldDifference, _verdict
@@ -16,19 +15,9 @@ from rollforge.steps.metrics.flags import _percent, find_flags
 from rollforge.steps.metrics.run_metrics import _joined, _over_tasks, describe, successes
 from rollforge.steps.metrics.stages import _aligned
 from rollforge.steps.metrics.votes import majority
+from tests.steps.made_groups import grouped
 
 NAN = float("nan")
-
-
-def grouped(*sizes: int) -> Any:
-    """Rollouts of tasks with these numbers of samples, without an index."""
-    made: Any = object.__new__(ByTask)
-    made.order = np.arange(sum(sizes))
-    made.sizes = np.array(sizes)
-    made.starts = np.cumsum([0, *sizes[:-1]])
-    made.tasks = np.arange(len(sizes))
-    made.task = np.repeat(made.tasks, sizes)
-    return made
 
 
 def metrics(**more: Any) -> Any:

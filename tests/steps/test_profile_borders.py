@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollforge.adaptive.group_yield import Chain
-from rollforge.index import ByTask, open_index
+from rollforge.index import open_index
 from rollforge.steps.metrics.compat import _nth
 from rollforge.steps.metrics.run_cost import usable_groups
 from rollforge.steps.profile.gym_files import _statistics
@@ -32,19 +32,9 @@ from rollforge.steps.profile.summary import (
 )
 from rollforge.steps.verify.tally import RolloutRewards
 from tests.builders import make_rollout, write_rows
+from tests.steps.made_groups import grouped
 
 NAN = float("nan")
-
-
-def grouped(*sizes: int) -> Any:
-    """Rollouts of tasks with these numbers of samples, without an index."""
-    made: Any = object.__new__(ByTask)
-    made.order = np.arange(sum(sizes))
-    made.sizes = np.array(sizes)
-    made.starts = np.cumsum([0, *sizes[:-1]])
-    made.tasks = np.arange(len(sizes))
-    made.task = np.repeat(made.tasks, sizes)
-    return made
 
 
 def test_bands_of_difficulty_begin_and_end_at_their_edges() -> None:

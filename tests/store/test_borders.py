@@ -96,18 +96,6 @@ def test_reasons_beyond_the_most_frequent_are_counted_together(tmp_path: Path) -
     assert failures_text([("boom", 1)]) == "the verifier failed 1 time: boom"
 
 
-@pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkingCopy:
-    """The working copy of a bucket in memory."""
-    obstore = pytest.importorskip(
-        "obstore", reason="obstore is not installed: pip install 'rollforge[cloud]'"
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = WorkingCopy("s3://data/run")
-    made.objects._store = obstore.store.MemoryStore()
-    return made
-
-
 def test_a_copy_is_that_of_the_bucket_only_while_it_holds_the_same_bytes(copy: WorkingCopy) -> None:
     rollouts, report = copy.folder / "rollouts.jsonl", copy.folder / "report.json"
     copy.append(rollouts, b"{}\n")

@@ -32,18 +32,6 @@ from rollforge.store.scratch import PRIVATE_UIDS, _is_ours
 from rollforge.store.shard_storage import DiskStorage
 
 
-@pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkingCopy:
-    """The working copy of a bucket in memory."""
-    obstore = pytest.importorskip(
-        "obstore", reason="obstore is not installed: pip install 'rollforge[cloud]'"
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = WorkingCopy("s3://data/run")
-    made.objects._store = obstore.store.MemoryStore()
-    return made
-
-
 def test_a_rollout_is_given_up_at_its_last_attempt_and_a_terminal_failure_stays_one() -> None:
     ledger = Ledger(np.arange(2), 2)
     for _ in range(3):
