@@ -301,8 +301,8 @@ def test_scrolling_makes_few_elements_and_few_questions(page: Any, serve: Serve,
     page.goto(address)
     page.goto(f"{address.split('?')[0]}#page=rollouts")
     page.wait_for_selector(".row .chip")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "api/rollouts" in request.url else None)
+    held: list[Any] = []  # questions that get no answer, so that their number does not depend on speed
+    page.route("**/api/rollouts*", lambda route: held.append(route))
     counts = page.evaluate(
         """async () => {
           const list = document.querySelector('.list');
@@ -333,7 +333,11 @@ def test_scrolling_makes_few_elements_and_few_questions(page: Any, serve: Serve,
     assert counts["slow"] <= 6, "three rows further, three new rows"
     assert counts["most"] <= counts["rows"], "a page that arrives fills the rows that were blank"
     assert counts["fast"] <= 2 * counts["rows"]
-    assert len(asked) <= 60, "who scrolls past a page does not ask for it"
+    assert 1 <= len(held) <= 2, "who scrolls past a page does not ask for it"
+    for question in [*held]:
+        question.continue_()
+    page.unroute("**/api/rollouts*")
+    until(page, "() => !document.querySelector('.row.waiting')")
 
 
 def test_a_link_to_a_group_opens_its_two_samples(page: Any, serve: Serve, tmp_path: Path) -> None:
