@@ -463,6 +463,24 @@ def test_a_blind_label_hides_all_that_tells_the_verdict(page: Any, serve: Serve,
     page.wait_for_selector(".reader:has-text('0.417')")
 
 
+def test_a_sibling_labelled_in_a_queue_is_not_counted_as_drawn(page: Any, serve: Serve, run: Path) -> None:
+    address = serve(run)
+    page.goto(address)
+    page.goto(address.split("?")[0] + "#page=label")
+    page.wait_for_selector(".reader h2")
+    drawn = page.locator(".reader h2").inner_text()
+    page.keyboard.press("J")
+    until(page, "old => document.querySelector('.reader h2').innerText !== old", arg=drawn)
+    page.keyboard.press("a")
+    until(page, "drawn => document.querySelector('.reader h2').innerText === drawn", arg=drawn)
+    page.keyboard.press("d")
+    until(page, "drawn => document.querySelector('.reader h2').innerText !== drawn", arg=drawn)
+    assert [(one.label, one.queue) for one in LabelFile(RunFiles(run)).read()] == [
+        ("agree", "free"),
+        ("disagree", "random"),
+    ]
+
+
 @pytest.mark.parametrize("width", [375, 1300])
 def test_strips_names_and_reasons_have_room(page: Any, serve: Serve, tmp_path: Path, width: int) -> None:
     rows = [

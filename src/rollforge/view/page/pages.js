@@ -369,14 +369,16 @@ export async function label(main, state) {
   const reader = new Reader({ run, blind: state.blind === "yes", isLabelling: true });
   const left = el("p", { class: "soft" });
   let rows = [];
+  let drawn = null; // the row that the queue asks about; a person may look at its siblings
   const next = async () => {
     if (!rows.length) ({ rows } = await ask("queue", { run, kind: queue, seed }));
     if (!rows.length) {
+      reader.one = drawn = null;
       show(reader.node, el("p", {}, "The queue is empty: everything in it is labelled."));
       return;
     }
-    const [row] = rows.shift();
-    await reader.open(row);
+    [drawn] = rows.shift();
+    await reader.open(drawn);
   };
   const tally = async () => {
     const { rates } = await ask("labels", { run });
@@ -388,8 +390,9 @@ export async function label(main, state) {
   };
   const act = async (opinion) => {
     if (!reader.one) return;
-    await reader.label(opinion, { queue, seed });
-    await Promise.all([next(), tally()]);
+    const isDrawn = reader.one.row === drawn;
+    await reader.label(opinion, isDrawn ? { queue, seed } : {}); // a sibling was chosen by hand, not drawn
+    await Promise.all([isDrawn ? next() : reader.open(drawn), tally()]);
   };
   const button = (key, text, opinion) => el("button", { onclick: () => act(opinion).catch((error) => say(error.message)) }, el("kbd", {}, key), ` ${text}`);
   show(
