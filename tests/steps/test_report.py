@@ -154,8 +154,16 @@ def test_unjudged_rollouts_are_a_mark_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_run_without_any_reward_says_so(tmp_path: Path) -> None:
-    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(task, 0, None) for task in range(5)])
-    assert "No rollout has a reward yet." in read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
+    rows = [
+        make_rollout(task, 0, None, _rf={"started": 1e9 + task, "seconds": 1.0}) for task in range(5)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    page = read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
+    assert "No rollout has a reward yet." in page
+    assert "No verifier has judged this run yet" in page
+    assert "One verifier judged this run" not in page
+    assert "Speed over time" in page
+    assert "Reward over time" not in page, "a chart without a mark"
 
 
 def test_two_runs_are_compared_task_by_task(run: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import { Reader, differences, pieces } from "./reader.js";
 import { go, link, read } from "./state.js";
 
 const WORDS = { ready: "✓ ready", "not yet": "… not yet", no: "✗ no" };
+const GRADES = { ready: "good", "not yet": "doubt", no: "bad" };
 const SQL = ["and", "or", "not", "is null", "is not null", "between", "in (", "like", "true", "false"];
 const NARROW = ["task", "rollout", "reward", "output_tokens", "seconds"]; // columns of a phone, unless others are chosen
 const MOST_FLIPS = 500; // that the server lists
@@ -22,7 +23,7 @@ export async function overview(main, state) {
     main,
     el("p", { class: "soft" }, found.subtitle),
     el("div", { class: `verdict ${found.trust.grade}` }, el("strong", {}, found.trust.title), found.trust.text),
-    el("ul", { class: "recipes" }, Object.entries(found.recipes).map(([name, one]) => el("li", {}, el("b", {}, name), el("span", { class: "word" }, WORDS[one.verdict]), el("div", { class: "soft" }, one.reason)))),
+    el("ul", { class: "recipes" }, Object.entries(found.recipes).map(([name, one]) => el("li", {}, el("b", {}, name), el("span", { class: `word ${GRADES[one.verdict]}` }, WORDS[one.verdict]), el("div", { class: "soft" }, one.reason)))),
     found.sections.filter((section) => section.figures.length).map((section) => [el("h2", { id: section.name }, section.heading), el("div", { class: "figures" }, section.figures.map(figure))]),
     el("h2", {}, "How it was made"),
     table(["setting", "value"], found.manifest),
@@ -225,7 +226,7 @@ export async function compare(main, state, { runs }) {
         flips.map((one) => el("p", { class: "verdict" }, one.verdict)),
         table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails", "other reward, same side"], flips.map((one) => [one.a, one.b, number(one.n), number(one.agree), flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down), flip(run, one, "changed", one.changed)])),
       ]
-    : el("p", { class: "soft" }, "One verifier judged this run."));
+    : el("p", { class: "soft" }, "Fewer than two verifiers judged this run."));
   for (let other = 0; other < runs.length; other += 1) {
     if (other === run) continue;
     parts.push(el("h2", {}, `${runs[run].name} against ${runs[other].name}`));
