@@ -183,6 +183,9 @@ def test_a_dataset_folder_gets_its_own_report(run: Path, tmp_path: Path) -> None
             assert re.search(rf"{re.escape(fate)}\s+{count:,}", page)
     assert page.count("trace it") == 10
     assert manifest["inputs"][0]["sha256"] in page
+    counts = manifest["statistics"]["difficulty_histogram"]["counts"]
+    assert sum(counts) == sum(file["rows"] for file in manifest["files"])
+    assert re.search(rf"0\.4 – 0\.6\s+{counts[2]:,}", page[page.index("Difficulty of the task") :])
 
 
 def test_datasets_made_from_a_run_are_named_in_its_report(run: Path, tmp_path: Path) -> None:
