@@ -133,6 +133,11 @@ def test_every_page_can_be_used_with_the_keyboard_alone(
     until(page, "location.hash.includes('where=reward')")
     page.wait_for_selector(".row .chip.high")
     assert page.locator(".row .chip.low").count() == 0
+    press("/")  # again: another filter takes its place
+    page.keyboard.type("reward = 1.0")
+    press("Enter")
+    until(page, "document.getElementById('filter').value === 'reward = 1.0'")
+    page.wait_for_selector(".row .chip.high")
 
     press("j")
     page.wait_for_selector(".reader h2")
@@ -513,7 +518,7 @@ def test_flips_are_read_beside_a_run_that_cannot_be_compared(page: Any, serve: S
     )
     page.goto(serve(tmp_path / "one", tmp_path / "two"))
     page.wait_for_selector(".verdict")
-    page.keyboard.press("6")
+    page.get_by_role("link", name="read the rollouts on which they differ").click()
     until(page, "document.querySelector('main').innerText.includes('share no task')")
     assert "kind rewards more" in page.locator("main").inner_text()
     page.locator("button", has_text="30 – read them").click()

@@ -87,7 +87,7 @@ const ACTIONS = {
   J: () => sibling(1),
   K: () => sibling(-1),
   g: () => open.reader?.one && go({ page: "rollouts", where: `task = ${open.reader.one.facts.task}`, row: open.reader.one.row }),
-  "/": () => open.filter?.focus(),
+  "/": () => open.filter?.select(), // what is typed next replaces the filter
   ".": () => open.reader?.raw_(!open.reader.isRaw),
   f: () => open.reader?.fold(),
   x: mark,

@@ -24,11 +24,17 @@ export async function overview(main, state) {
     el("p", { class: "soft" }, found.subtitle),
     el("div", { class: `verdict ${found.trust.grade}` }, el("strong", {}, found.trust.title), found.trust.text),
     el("ul", { class: "recipes" }, Object.entries(found.recipes).map(([name, one]) => el("li", {}, el("b", {}, name), el("span", { class: `word ${GRADES[one.verdict]}` }, WORDS[one.verdict]), el("div", { class: "soft" }, one.reason)))),
-    found.sections.filter((section) => section.figures.length).map((section) => [el("h2", { id: section.name }, section.heading), el("div", { class: "figures" }, section.figures.map(figure))]),
+    found.sections.filter((section) => section.figures.length).map((section) => [el("h2", { id: section.name }, section.heading), el("div", { class: "figures" }, section.figures.map((one) => withFlips(figure(one), one.name, state)))]),
     el("h2", {}, "How it was made"),
     table(["setting", "value"], found.manifest),
   );
   return {};
+}
+
+/** A figure about two verifiers leads to the page that lists where they differ: its bars are no condition on columns. */
+function withFlips(node, name, { run }) {
+  if (name.startsWith("flips-")) node.append(el("a", { href: link({ run, page: "compare" }) }, "read the rollouts on which they differ"));
+  return node;
 }
 
 /** The findings of check, each with a link to what it points at. */
