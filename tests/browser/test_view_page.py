@@ -525,6 +525,22 @@ def test_flips_are_read_beside_a_run_that_cannot_be_compared(page: Any, serve: S
     until(page, "document.getElementById('say').innerText === '30 rollouts'")
 
 
+def test_rows_that_arrive_while_the_page_loads_are_shown(page: Any, serve: Serve, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(task, 0, 1.0) for task in range(5)])
+    address = serve(tmp_path / "run")
+
+    def grow(route: Any) -> None:
+        if len(path.read_bytes().splitlines()) == 5:
+            with path.open("a") as file:
+                file.write(json.dumps(make_rollout(5, 0, 0.0)) + "\n")
+        route.continue_()
+
+    page.route("**/api/live*", grow)  # the first question whether the run has grown
+    page.goto(address)
+    page.goto(address.split("?")[0] + "#page=rollouts")
+    until(page, "document.querySelector('.list')?.getAttribute('aria-rowcount') === '6'")
+
+
 def test_findings_lead_to_what_they_point_at(page: Any, serve: Serve, tmp_path: Path) -> None:
     sick_run("breaks-halfway", seed=2).write(tmp_path / "run")
     finding = next(one for one in rf.open_run(tmp_path / "run").check().findings if one.id == "stuck-rewards")
