@@ -125,7 +125,9 @@ def test_another_verifier_on_disk_decides(every: int, level: str, tmp_path: Path
 def test_rewards_that_name_no_verifier_are_compared_as_recorded(tmp_path: Path) -> None:
     """Where a row has no reward, the other verifier's counts; the rest is still what the file records."""
     rows = rows_of()
-    path = write(tmp_path, [{**row, "reward": None} if number < 8 else row for number, row in enumerate(rows)])
+    path = write(
+        tmp_path, [{**row, "reward": None} if number < 8 else row for number, row in enumerate(rows)]
+    )
     verdicts = [
         {
             "_ng_task_index": row["_ng_task_index"],

@@ -154,9 +154,7 @@ def test_unjudged_rollouts_are_a_mark_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_run_without_any_reward_says_so(tmp_path: Path) -> None:
-    rows = [
-        make_rollout(task, 0, None, _rf={"started": 1e9 + task, "seconds": 1.0}) for task in range(5)
-    ]
+    rows = [make_rollout(task, 0, None, _rf={"started": 1e9 + task, "seconds": 1.0}) for task in range(5)]
     write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
     page = read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
     assert "No rollout has a reward yet." in page
