@@ -18,7 +18,7 @@ import pytest
 
 from rollforge.cli.render.labels import ask_labels
 from rollforge.index import open_index
-from rollforge.review.labels import FEWEST, Label, LabelFile, label_queue, label_rates, run_rates
+from rollforge.review.labels import FEWEST, Label, LabelFile, label_queue, label_rates, labelled, run_rates
 from rollforge.steps.check import check_run
 from rollforge.steps.show import ShowOptions, show_rollouts
 from rollforge.steps.verify import compare
@@ -111,6 +111,32 @@ def test_labels_are_compared_with_a_verifier(run: Path) -> None:
         file.add(label(task, 0, "disagree", reward=float(task % 2)))
     table = compare(run, "recorded", "labels")
     assert (table.n, table.up, table.down) == (10, 5, 5)
+
+
+def test_suspicious_labels_leave_the_random_queue_a_sample_of_the_whole_run(run: Path) -> None:
+    with open_index(run) as index:
+        drawn = label_queue(index, "random", seed=3, count=240)
+        first = drawn[0][1:]
+        made = [label(*first, "disagree", reward=float(sum(first) % 2), queue="suspicious")]
+        assert labelled(index, made, "suspicious") == {first}
+        assert labelled(index, made, "random") == set(), "it is asked about when the random queue comes to it"
+        made = [label(*first, "disagree", reward=float(sum(first) % 2))]
+        assert labelled(index, made, "random") == labelled(index, made, "suspicious") == {first}
+
+
+def test_a_rollout_whose_reward_changed_is_asked_about_again(run: Path) -> None:
+    with open_index(run) as index:
+        assert labelled(index, [label(0, 0, "agree", reward=0.7)], "random") == set()
+
+
+def test_a_label_by_hand_leaves_a_drawn_rollout_in_the_random_sample(run: Path) -> None:
+    file = LabelFile(RunFiles(run))
+    file.add(label(0, 0, "agree", reward=0.0))
+    file.add(label(0, 0, "disagree", reward=0.0, queue="free"))
+    (newest,) = file.newest()
+    assert (newest.label, newest.queue) == ("disagree", "random")
+    with open_index(run) as index:
+        assert label_rates(index, [newest]).random == 1
 
 
 def test_the_newest_label_of_a_person_wins_and_a_torn_line_is_passed_over(run: Path) -> None:

@@ -88,6 +88,19 @@ def test_the_page_fits_its_width_and_has_no_serious_violation(
     context.close()
 
 
+def test_charts_and_their_words_fit_a_phone(browser: Any, tmp_path: Path) -> None:
+    sick_run("breaks-halfway", seed=2).write(tmp_path / "run")
+    path = write_report([tmp_path / "run"], tmp_path / "r.html").path
+    page = browser.new_page(viewport={"width": 375, "height": 800})
+    page.goto(Path(path).as_uri())
+    outside = """all => all.flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
+      const [inner, outer] = [text.getBoundingClientRect(), svg.parentNode.getBoundingClientRect()];
+      return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+    }).map(text => text.textContent))"""
+    assert page.eval_on_selector_all(".chart svg", outside) == []
+    page.close()
+
+
 def test_print_opens_what_is_folded(browser: Any, tmp_path: Path) -> None:
     healthy_run(Shape(tasks=20, samples=4), seed=1).write(tmp_path / "run")
     path = write_report([tmp_path / "run"], tmp_path / "r.html").path

@@ -133,6 +133,11 @@ def test_every_page_can_be_used_with_the_keyboard_alone(
     until(page, "location.hash.includes('where=reward')")
     page.wait_for_selector(".row .chip.high")
     assert page.locator(".row .chip.low").count() == 0
+    press("/")  # again: another filter takes its place
+    page.keyboard.type("reward = 1.0")
+    press("Enter")
+    until(page, "document.getElementById('filter').value === 'reward = 1.0'")
+    page.wait_for_selector(".row .chip.high")
 
     press("j")
     page.wait_for_selector(".reader h2")
@@ -467,6 +472,24 @@ def test_a_blind_label_hides_all_that_tells_the_verdict(page: Any, serve: Serve,
     page.wait_for_selector(".reader:has-text('0.417')")
 
 
+def test_a_sibling_labelled_in_a_queue_is_not_counted_as_drawn(page: Any, serve: Serve, run: Path) -> None:
+    address = serve(run)
+    page.goto(address)
+    page.goto(address.split("?")[0] + "#page=label")
+    page.wait_for_selector(".reader h2")
+    drawn = page.locator(".reader h2").inner_text()
+    page.keyboard.press("J")
+    until(page, "old => document.querySelector('.reader h2').innerText !== old", arg=drawn)
+    page.keyboard.press("a")
+    until(page, "drawn => document.querySelector('.reader h2').innerText === drawn", arg=drawn)
+    page.keyboard.press("d")
+    until(page, "drawn => document.querySelector('.reader h2').innerText !== drawn", arg=drawn)
+    assert [(one.label, one.queue) for one in LabelFile(RunFiles(run)).read()] == [
+        ("agree", "free"),
+        ("disagree", "random"),
+    ]
+
+
 @pytest.mark.parametrize("width", [375, 1300])
 def test_strips_names_and_reasons_have_room(page: Any, serve: Serve, tmp_path: Path, width: int) -> None:
     rows = [
@@ -499,11 +522,27 @@ def test_flips_are_read_beside_a_run_that_cannot_be_compared(page: Any, serve: S
     )
     page.goto(serve(tmp_path / "one", tmp_path / "two"))
     page.wait_for_selector(".verdict")
-    page.keyboard.press("6")
+    page.get_by_role("link", name="read the rollouts on which they differ").click()
     until(page, "document.querySelector('main').innerText.includes('share no task')")
     assert "kind rewards more" in page.locator("main").inner_text()
     page.locator("button", has_text="30 – read them").click()
     until(page, "document.getElementById('say').innerText === '30 rollouts'")
+
+
+def test_rows_that_arrive_while_the_page_loads_are_shown(page: Any, serve: Serve, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(task, 0, 1.0) for task in range(5)])
+    address = serve(tmp_path / "run")
+
+    def grow(route: Any) -> None:
+        if len(path.read_bytes().splitlines()) == 5:
+            with path.open("a") as file:
+                file.write(json.dumps(make_rollout(5, 0, 0.0)) + "\n")
+        route.continue_()
+
+    page.route("**/api/live*", grow)  # the first question whether the run has grown
+    page.goto(address)
+    page.goto(address.split("?")[0] + "#page=rollouts")
+    until(page, "document.querySelector('.list')?.getAttribute('aria-rowcount') === '6'")
 
 
 def test_findings_lead_to_what_they_point_at(page: Any, serve: Serve, tmp_path: Path) -> None:

@@ -122,6 +122,26 @@ def test_another_verifier_on_disk_decides(every: int, level: str, tmp_path: Path
     assert levels(report).get("verifiers-disagree", "warning") == "warning"
 
 
+def test_rewards_that_name_no_verifier_are_compared_as_recorded(tmp_path: Path) -> None:
+    """Where a row has no reward, the other verifier's counts; the rest is still what the file records."""
+    rows = rows_of()
+    path = write(
+        tmp_path, [{**row, "reward": None} if number < 8 else row for number, row in enumerate(rows)]
+    )
+    verdicts = [
+        {
+            "_ng_task_index": row["_ng_task_index"],
+            "_ng_rollout_index": row["_ng_rollout_index"],
+            "verifier": "math",
+            "reward": 1 - row["reward"],
+        }
+        for row in rows
+    ]
+    write(tmp_path, verdicts, "rollouts_verdicts.jsonl")
+    found = next(one for one in check_run(path).findings if one.id == "verifiers-disagree")
+    assert found.next is not None and found.next.endswith("--diff recorded math")
+
+
 def test_a_verdict_of_the_verifier_that_counts_is_no_second_opinion(tmp_path: Path) -> None:
     rows = rows_of()
     for row in rows:

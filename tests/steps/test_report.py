@@ -154,8 +154,14 @@ def test_unjudged_rollouts_are_a_mark_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_run_without_any_reward_says_so(tmp_path: Path) -> None:
-    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(task, 0, None) for task in range(5)])
-    assert "No rollout has a reward yet." in read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
+    rows = [make_rollout(task, 0, None, _rf={"started": 1e9 + task, "seconds": 1.0}) for task in range(5)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    page = read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
+    assert "No rollout has a reward yet." in page
+    assert "No verifier has judged this run yet" in page
+    assert "One verifier judged this run" not in page
+    assert "Speed over time" in page
+    assert "Reward over time" not in page, "a chart without a mark"
 
 
 def test_two_runs_are_compared_task_by_task(run: Path, tmp_path: Path) -> None:
@@ -175,6 +181,9 @@ def test_a_dataset_folder_gets_its_own_report(run: Path, tmp_path: Path) -> None
             assert re.search(rf"{re.escape(fate)}\s+{count:,}", page)
     assert page.count("trace it") == 10
     assert manifest["inputs"][0]["sha256"] in page
+    counts = manifest["statistics"]["difficulty_histogram"]["counts"]
+    assert sum(counts) == sum(file["rows"] for file in manifest["files"])
+    assert re.search(rf"0\.4 – 0\.6\s+{counts[2]:,}", page[page.index("Difficulty of the task") :])
 
 
 def test_datasets_made_from_a_run_are_named_in_its_report(run: Path, tmp_path: Path) -> None:

@@ -91,8 +91,17 @@ class LabelFile:
                 continue
 
     def newest(self) -> list[Label]:
-        """The newest label of each person for each rollout."""
-        latest = {(one.task, one.rollout, one.who): one for one in self.read()}
+        """The newest label of each person for each rollout.
+
+        A rollout that was drawn at random stays in that sample when the person labels it again by hand.
+        """
+        latest: dict[tuple[int, int, str], Label] = {}
+        for one in self.read():
+            key = one.task, one.rollout, one.who
+            before = latest.get(key)
+            if before is not None and before.queue in MEASURING and one.queue not in MEASURING:
+                one = msgspec.structs.replace(one, queue=before.queue, seed=before.seed)
+            latest[key] = one
         return list(latest.values())
 
 
@@ -129,6 +138,17 @@ def label_queue(
     )
     keys = zip(*(table.column(name).to_pylist() for name in ("row", "task", "rollout")), strict=True)
     return [(row, task, rollout) for row, task, rollout in keys if (task, rollout) not in done][:count]
+
+
+def labelled(index: Index, labels: Sequence[Label], kind: str) -> set[tuple[int, int]]:
+    """Rollouts that a queue need not ask about again.
+
+    A label given by hand, or in the suspicious queue, does not take a rollout out of the random and stratified queues: what is
+    left would be a sample of the inconspicuous ones. A label about a reward that the rollout no longer has counts as none.
+    """
+    counted = [one for one in labels if kind not in MEASURING or one.queue in MEASURING]
+    rewards = _rewards(index, counted)
+    return {(one.task, one.rollout) for one in counted if _is_current(one, rewards)}
 
 
 class LabelRate(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from rollforge.assembly.reports import flips_of, run_inputs
 from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.index import open_index
-from rollforge.review.labels import Label, LabelFile, label_rates
+from rollforge.review.labels import Label, LabelFile, label_rates, labelled
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.runtime.web_guard import is_loopback, quiet_logger
 from rollforge.steps.metrics import compare_runs, differing_tasks
@@ -277,10 +277,12 @@ class Server:
         """The next rollouts to label: random ones measure the verifier, suspicious ones reveal bugs."""
         number, book = _number(request, "run"), self._book(request)
         kind, seed = request.query.get("kind", "random"), _number(request, "seed")
-        done = {(one.task, one.rollout) for one in await asyncio.to_thread(self._labels[number].newest)}
-        return _json(
-            {"rows": await self._ask(book, lambda: book.queue(kind, seed=seed, done=done, count=50))}
+        labels = await asyncio.to_thread(self._labels[number].newest)
+        rows = await self._ask(
+            book,
+            lambda: book.queue(kind, seed=seed, done=labelled(book.index, labels, kind), count=50),
         )
+        return _json({"rows": rows})
 
     async def label(self, request: web.Request) -> web.Response:
         """Write one label durably."""

@@ -444,8 +444,10 @@ class Evidence:
 
     @property
     def counting_verifier(self) -> str:
-        """The verifier of most rows, as `verify --diff` takes it: `recorded` if no row names one."""
-        return next(iter(self.verifier.counts()), "recorded")
+        """The verifier of most verdicts, as `verify --diff` takes it: `recorded` if most name none."""
+        counts = self.verifier.counts(self.judged)
+        name, count = next(iter(counts.items()), ("recorded", 0))
+        return name if count >= self.judged_n - sum(counts.values()) else "recorded"
 
     def verify(self, words: str, instead: str = "--limit 5") -> str:
         """A `verify` command for the user; a `show` command if no row names its verifier."""

@@ -234,14 +234,14 @@ def _label(index: Index, choice: Choice, *, stratified: bool, blind: bool) -> Ex
     """Ask for labels until the queue is empty or the person stops."""
     from rollforge.cli.render.console import say
     from rollforge.cli.render.labels import ask_labels
-    from rollforge.review.labels import MEASURING, Label, LabelFile, Opinion, Queue, label_queue
+    from rollforge.review.labels import MEASURING, Label, LabelFile, Opinion, Queue, label_queue, labelled
     from rollforge.steps.show import ShowOptions, show_rollouts
 
     if len(index.runs) != 1:
         raise UsageError("labels belong to one run", hint="name one run")
     file = LabelFile(index.runs[0])
-    done = {(one.task, one.rollout) for one in file.read()}
     kind: Queue = "suspicious" if choice.suspicious else "stratified" if stratified else "random"
+    done = labelled(index, file.newest(), kind)
     keys = label_queue(index, kind, seed=choice.seed, done=done, count=choice.limit or 1000)
     queue = (
         one for row, _, _ in keys for one in show_rollouts(index, ShowOptions(where=f"row = {row}", limit=1))

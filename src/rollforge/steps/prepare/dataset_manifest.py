@@ -139,6 +139,8 @@ class DatasetStatistics(_Keyed, kw_only=True):
     std_reward: _Summary = UNSET
     pass_rate: _Summary = UNSET
     difficulty: _Summary = UNSET
+    """Difficulty of each example's task: one minus the mean reward of its judged rollouts."""
+    difficulty_histogram: BinCounts | UnsetType = UNSET
     histogram: BinCounts | UnsetType = UNSET
     """Histogram of rewards, or of gaps for pairs."""
     share_gap_at_least: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_at_least_0.3")

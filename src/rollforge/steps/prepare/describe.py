@@ -14,10 +14,12 @@ from rollforge.recipes.base import (
     Ints,
     RecipeOptions,
     Selection,
+    group_stats,
     load_recipe,
     reaches,
     success_threshold,
 )
+from rollforge.recipes.prompting import task_numbers
 from rollforge.statistics.counts import count_of
 from rollforge.statistics.stats import distinct, median
 from rollforge.steps.prepare.dataset_manifest import (
@@ -138,6 +140,7 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
     candidates = pool.candidates
     picks = selection.picks[numbers]
     tasks = len(distinct(candidates.group[picks.ravel()]))
+    difficulty = _difficulty(pool, selection, numbers)
     match selection.kind:
         case "pair":
             chosen, rejected = picks[:, 0], picks[:, 1]
@@ -154,6 +157,8 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
                 chosen_chars=summary(candidates.chars[chosen]),
                 rejected_chars=summary(candidates.chars[rejected]),
                 share_chosen_longer=_share(candidates.chars[chosen] > candidates.chars[rejected]),
+                difficulty=summary(difficulty),
+                difficulty_histogram=histogram(difficulty),
             )
         case "prompt":
             values = {name: column[numbers] for name, column in selection.values.items()}
@@ -162,7 +167,7 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
                 mean_reward=summary(values["mean_reward"]),
                 std_reward=summary(values["std_reward"]),
                 pass_rate=summary(values["pass_rate"]),
-                difficulty=summary(values["difficulty"]),
+                difficulty=summary(difficulty),
                 histogram=histogram(values["mean_reward"]),
             )
     statistics = DatasetStatistics(
@@ -172,6 +177,8 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
         pool_chars=summary(candidates.chars[~np.isnan(candidates.reward)]),
         histogram=histogram(candidates.reward[picks]),
         exact_duplicates=_repeats(candidates.group[picks], candidates.answer[picks]),
+        difficulty=summary(difficulty),
+        difficulty_histogram=histogram(difficulty),
     )
     if selection.kind == "labelled":
         label = selection.values["label"][numbers]
@@ -179,6 +186,14 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
     if selection.kind == "scored":
         statistics.advantage_grpo = summary(selection.values["advantage_grpo"][numbers])
     return statistics
+
+
+def _difficulty(pool: Pool, selection: Selection, numbers: Ints) -> Floats:
+    """Difficulty of each written example's task."""
+    if selection.kind == "prompt":  # over the rollouts that the recipe can use
+        return selection.values["difficulty"][numbers]
+    groups = pool.candidates.group[selection.first[numbers]]
+    return task_numbers(group_stats(pool.candidates, RecipeOptions()), groups)["difficulty"]
 
 
 def _repeats(group: Ints, answer: Ints) -> int:

@@ -160,7 +160,7 @@ def _numbers(manifest: ManifestFacts) -> Html:
     ]
     return join(
         [
-            figures([_histogram(manifest), _lengths(lengths) if lengths else None]),
+            figures([_histogram(manifest), _difficulty(manifest), _lengths(lengths) if lengths else None]),
             table(("statistic", "mean", "std", "min", "median", "max", "n"), rest) if rest else None,
             table(("statistic", "value"), others) if others else None,
         ]
@@ -175,25 +175,32 @@ def _summary(value: object) -> SummaryFacts | None:
 
 
 def _histogram(manifest: ManifestFacts) -> Figure | None:
-    histogram = manifest.statistics.get("histogram")
+    names = {"pair": "gap between chosen and rejected", "prompt": "mean reward of the prompt"}
+    return _distribution(manifest, "histogram", names.get(manifest.kind, "reward"), "")
+
+
+def _difficulty(manifest: ManifestFacts) -> Figure | None:
+    words = " Difficulty is one minus the mean reward of the task's judged rollouts."
+    return _distribution(manifest, "difficulty_histogram", "difficulty of the task", words)
+
+
+def _distribution(manifest: ManifestFacts, key: str, name: str, words: str) -> Figure | None:
+    histogram = manifest.statistics.get(key)
     if not isinstance(histogram, dict) or not histogram.get("counts"):
         return None
     edges, counts = histogram["edges"], histogram["counts"]
-    name = {"pair": "gap between chosen and rejected", "prompt": "mean reward of the prompt"}.get(
-        manifest.kind, "reward"
-    )
     bars = [
         Bar(label=f"{edges[position]:g} – {edges[position + 1]:g}", count=count)
         for position, count in enumerate(counts)
     ]
     return Figure(
-        name="histogram",
+        name=key,
         heading=name.capitalize(),
         scene=column_chart(
             edges, bars, x_title=name, y_title="rows", title=f"Distribution of the {name}",
             description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
         ),
-        caption=f"n = {count_of(sum(counts), 'row')}.",
+        caption=f"n = {count_of(sum(counts), 'row')}.{words}",
         headers=(name, "rows"),
         rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
     )  # fmt: skip

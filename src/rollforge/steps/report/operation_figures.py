@@ -165,6 +165,7 @@ def time_figures(line: Timeline, stretches: Sequence[MarkedStretch], metrics: Me
             ),
         )
         for name, heading, y_title, points, css, caption in made
+        if judged or name != "time-reward"
     ]  # fmt: skip
 
 

@@ -242,7 +242,16 @@ def _times(index: Index, first: int, last: int) -> tuple[float | None, float | N
 def _verifier(inputs: RunInputs) -> Html:
     charts = _verifier_charts(inputs)
     parts: list[Html] = [figures(charts)] if charts else []
-    if not inputs.flips:
+    if not inputs.metrics.counts.judged:
+        parts.append(
+            tag(
+                "p",
+                "No verifier has judged this run yet. Judge it: ",
+                command(f"rollforge verify {inputs.run} --verifier NAME"),
+                css="soft",
+            )
+        )
+    elif not inputs.flips:
         parts.append(
             tag(
                 "p",

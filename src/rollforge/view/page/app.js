@@ -87,7 +87,7 @@ const ACTIONS = {
   J: () => sibling(1),
   K: () => sibling(-1),
   g: () => open.reader?.one && go({ page: "rollouts", where: `task = ${open.reader.one.facts.task}`, row: open.reader.one.row }),
-  "/": () => open.filter?.focus(),
+  "/": () => open.filter?.select(), // what is typed next replaces the filter
   ".": () => open.reader?.raw_(!open.reader.isRaw),
   f: () => open.reader?.fold(),
   x: mark,
@@ -129,13 +129,15 @@ window.addEventListener("hashchange", () => {
 async function watch() {
   if (!document.hidden) {
     for (let run = 0; run < known.runs.length; run += 1) {
-      const found = await ask("live", { run }, { headers: { "If-None-Match": known.runs[run].state ?? "" } }).catch(() => null);
-      if (found && known.runs[run].state !== undefined && found.state !== known.runs[run].state) {
-        say(`${known.runs[run].name} has grown: ${found.rollouts.toLocaleString("en")} rollouts`);
+      const one = known.runs[run];
+      const found = await ask("live", { run }, { headers: { "If-None-Match": one.state ?? "" } }).catch(() => null);
+      const hasGrown = found && (one.state === undefined ? found.rollouts !== one.rollouts : found.state !== one.state);
+      if (hasGrown) {
+        say(`${one.name} has grown: ${found.rollouts.toLocaleString("en")} rollouts`);
         open.list?.reset();
         open.refresh?.();
       }
-      if (found) known.runs[run].state = found.state;
+      if (found) one.state = found.state;
     }
   }
   setTimeout(watch, 2000);

@@ -9,6 +9,7 @@ import { Reader, differences, pieces } from "./reader.js";
 import { go, link, read } from "./state.js";
 
 const WORDS = { ready: "✓ ready", "not yet": "… not yet", no: "✗ no" };
+const GRADES = { ready: "good", "not yet": "doubt", no: "bad" };
 const SQL = ["and", "or", "not", "is null", "is not null", "between", "in (", "like", "true", "false"];
 const NARROW = ["task", "rollout", "reward", "output_tokens", "seconds"]; // columns of a phone, unless others are chosen
 const MOST_FLIPS = 500; // that the server lists
@@ -22,12 +23,18 @@ export async function overview(main, state) {
     main,
     el("p", { class: "soft" }, found.subtitle),
     el("div", { class: `verdict ${found.trust.grade}` }, el("strong", {}, found.trust.title), found.trust.text),
-    el("ul", { class: "recipes" }, Object.entries(found.recipes).map(([name, one]) => el("li", {}, el("b", {}, name), el("span", { class: "word" }, WORDS[one.verdict]), el("div", { class: "soft" }, one.reason)))),
-    found.sections.filter((section) => section.figures.length).map((section) => [el("h2", { id: section.name }, section.heading), el("div", { class: "figures" }, section.figures.map(figure))]),
+    el("ul", { class: "recipes" }, Object.entries(found.recipes).map(([name, one]) => el("li", {}, el("b", {}, name), el("span", { class: `word ${GRADES[one.verdict]}` }, WORDS[one.verdict]), el("div", { class: "soft" }, one.reason)))),
+    found.sections.filter((section) => section.figures.length).map((section) => [el("h2", { id: section.name }, section.heading), el("div", { class: "figures" }, section.figures.map((one) => withFlips(figure(one), one.name, state)))]),
     el("h2", {}, "How it was made"),
     table(["setting", "value"], found.manifest),
   );
   return {};
+}
+
+/** A figure about two verifiers leads to the page that lists where they differ: its bars are no condition on columns. */
+function withFlips(node, name, { run }) {
+  if (name.startsWith("flips-")) node.append(el("a", { href: link({ run, page: "compare" }) }, "read the rollouts on which they differ"));
+  return node;
 }
 
 /** The findings of check, each with a link to what it points at. */
@@ -225,7 +232,7 @@ export async function compare(main, state, { runs }) {
         flips.map((one) => el("p", { class: "verdict" }, one.verdict)),
         table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails", "other reward, same side"], flips.map((one) => [one.a, one.b, number(one.n), number(one.agree), flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down), flip(run, one, "changed", one.changed)])),
       ]
-    : el("p", { class: "soft" }, "One verifier judged this run."));
+    : el("p", { class: "soft" }, "Fewer than two verifiers judged this run."));
   for (let other = 0; other < runs.length; other += 1) {
     if (other === run) continue;
     parts.push(el("h2", {}, `${runs[run].name} against ${runs[other].name}`));
@@ -369,14 +376,16 @@ export async function label(main, state) {
   const reader = new Reader({ run, blind: state.blind === "yes", isLabelling: true });
   const left = el("p", { class: "soft" });
   let rows = [];
+  let drawn = null; // the row that the queue asks about; a person may look at its siblings
   const next = async () => {
     if (!rows.length) ({ rows } = await ask("queue", { run, kind: queue, seed }));
     if (!rows.length) {
+      reader.one = drawn = null;
       show(reader.node, el("p", {}, "The queue is empty: everything in it is labelled."));
       return;
     }
-    const [row] = rows.shift();
-    await reader.open(row);
+    [drawn] = rows.shift();
+    await reader.open(drawn);
   };
   const tally = async () => {
     const { rates } = await ask("labels", { run });
@@ -388,8 +397,9 @@ export async function label(main, state) {
   };
   const act = async (opinion) => {
     if (!reader.one) return;
-    await reader.label(opinion, { queue, seed });
-    await Promise.all([next(), tally()]);
+    const isDrawn = reader.one.row === drawn;
+    await reader.label(opinion, isDrawn ? { queue, seed } : {}); // a sibling was chosen by hand, not drawn
+    await Promise.all([isDrawn ? next() : reader.open(drawn), tally()]);
   };
   const button = (key, text, opinion) => el("button", { onclick: () => act(opinion).catch((error) => say(error.message)) }, el("kbd", {}, key), ` ${text}`);
   show(
