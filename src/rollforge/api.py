@@ -238,7 +238,7 @@ class Run:
         from rollforge.interactive.option_records import resolve
         from rollforge.steps.profile import ProfileOptions, profile_index, write_gym_files, write_profile
 
-        chosen = ProfileOptions(**resolve("profile", options))
+        chosen = ProfileOptions(**resolve("profile", options, function="write_profile"))
         folder = Path(out) if out is not None else None
         with open_index(self.paths, verifier=verifier) as index:
             profile = profile_index(index, chosen)
@@ -519,7 +519,7 @@ def bench(
     from rollforge.interactive.evaluating import Evaluating
 
     refuse_address(out, "an evaluation")
-    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run)
+    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run, function="bench")
     done = work.several(models, metric, require).wait()
     done.outcome.tell(f"the benchmark {out}", strict=strict, run=done)
     return done
@@ -543,7 +543,7 @@ async def bench_async(
     from rollforge.interactive.evaluating import Evaluating
 
     refuse_address(out, "an evaluation")
-    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run)
+    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run, function="bench")
     done = await work.several(models, metric, require).run()
     done.outcome.tell(f"the benchmark {out}", strict=strict, run=done)
     return done

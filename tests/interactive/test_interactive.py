@@ -22,7 +22,7 @@ import pytest
 import rollforge as rf
 from rollforge.cli.app import build_app
 from rollforge.errors import BrokenVerification, DataError, IncompleteError, ResumeRefused, UsageError
-from rollforge.interactive.option_records import KEYWORDS, keyword_names, resolve
+from rollforge.interactive.option_records import KEYWORDS, PARAMETERS, keyword_names, resolve
 from rollforge.interactive.progress import Progress, make_progress
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 
@@ -669,32 +669,49 @@ def test_several_runs_are_compared_in_a_report_and_refused_where_one_is_meant(
             call()
 
 
-API_FUNCTIONS: dict[str, list[Callable[..., Any]]] = {
-    "collect": [rf.collect],
-    "verify": [rf.verify],
-    "evaluate": [rf.evaluate, rf.bench],
-    "probe": [rf.Run.probe],
-    "metrics": [rf.Run.metrics],
-    "profile": [rf.Run.profile, rf.Run.write_profile],
-    "check": [rf.Run.check],
-    "prepare": [rf.Run.prepare],
-    "show": [rf.Run.show],
-    "experiences": [rf.Run.experiences],
+API_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "collect": rf.collect,
+    "verify": rf.verify,
+    "evaluate": rf.evaluate,
+    "bench": rf.bench,
+    "probe": rf.Run.probe,
+    "metrics": rf.Run.metrics,
+    "profile": rf.Run.profile,
+    "write_profile": rf.Run.write_profile,
+    "check": rf.Run.check,
+    "prepare": rf.Run.prepare,
+    "show": rf.Run.show,
+    "experiences": rf.Run.experiences,
 }
+SHARES_KEYWORDS_OF = {"bench": "evaluate", "write_profile": "profile"}
 
 
-@pytest.mark.parametrize("command", sorted(KEYWORDS))
-def test_a_misspelt_parameter_is_answered_with_its_name(command: str) -> None:
+def test_every_function_with_keywords_is_in_the_tables() -> None:
+    assert {*KEYWORDS, *PARAMETERS} == set(API_FUNCTIONS) and set(PARAMETERS) == set(SHARES_KEYWORDS_OF)
+
+
+@pytest.mark.parametrize("name", sorted(API_FUNCTIONS))
+def test_a_misspelt_parameter_is_answered_with_its_name(name: str) -> None:
+    command, function = SHARES_KEYWORDS_OF.get(name, name), name if name in PARAMETERS else None
     parameters = {
-        name
-        for function in API_FUNCTIONS[command]
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        parameter.name
+        for parameter in inspect.signature(API_FUNCTIONS[name]).parameters.values()
+        if parameter.name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
-    assert parameters == set(KEYWORDS[command].parameters)
-    for name in parameters:
-        with pytest.raises(UsageError, match=f"did you mean .*'{name}'"):
-            resolve(command, {f"{name}x": 1})
+    assert parameters == set(PARAMETERS[name] if function else KEYWORDS[command].parameters)
+    for parameter in parameters:
+        with pytest.raises(UsageError, match=f"{name} has no option .*; did you mean .*'{parameter}'"):
+            resolve(command, {f"{parameter}x": 1}, function=function)
+
+
+def test_a_parameter_of_a_sister_function_is_refused_like_any_unknown_one(run: rf.Run) -> None:
+    asked: Any = {"out": "never", "progress": "none"}
+    with pytest.raises(UsageError, match="bench has no option 'model'; did you mean 'models'"):
+        rf.bench(rows(), models=["a=simulated"], model="simulated", **asked)
+    with pytest.raises(UsageError, match="evaluate has no option 'models'; did you mean 'model'"):
+        rf.evaluate(rows(), model="simulated", models=["a"], **asked)
+    with pytest.raises(UsageError, match="profile has no option 'parquet'"):
+        run.profile(parquet=True)  # type: ignore[call-arg]
 
 
 def test_keywords_of_the_command_line_and_its_short_forms_work(tmp_path: Path) -> None:

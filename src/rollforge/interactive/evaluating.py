@@ -66,8 +66,10 @@ class Evaluating(Generic[RunT]):
         progress: Progress,
         options: Mapping[str, Any],
         open_run: Callable[..., RunT],
+        *,
+        function: str | None = None,
     ) -> None:
-        keywords = resolve("evaluate", options)
+        keywords = resolve("evaluate", options, function=function)
         sampling = {name: keywords.pop(name) for name in SAMPLING if name in keywords}
         own = {name: keywords.pop(name) for name in field_types(EvalSettings) if name in keywords}
         self._settings = EvalSettings(**own, verifier=_verifier_words(verifier))
@@ -76,7 +78,7 @@ class Evaluating(Generic[RunT]):
         self._asked = {
             **keywords,
             **sampling,
-            "base_urls": texts_of(base_url, name="base_url", command="evaluate"),
+            "base_urls": texts_of(base_url, name="base_url", command=function or "evaluate"),
         }
         take_sampling(self._asked)
         self._tasks, self._out, self._fresh, self._progress = tasks, out, fresh, progress
