@@ -301,13 +301,16 @@ class Run:
         return Path(write_report(self.paths, out, texts=texts, verifier=verifier).path)
 
     def probe(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:
-        """Test a verifier on answers with a known verdict (gold, empty, swapped): `.is_broken`, `.questions`. Raises nothing."""
-        from rollforge.interactive.option_records import resolve
-        from rollforge.interactive.waiting import WaitingWork
-        from rollforge.steps.probe import ProbeOptions, probe
+        """Test a verifier on answers with a known verdict (gold, empty, swapped): `.is_broken`, `.probes`. Raises nothing."""
+        from rollforge.interactive.running import probing
 
-        probe_options = ProbeOptions(run=self._only("probe"), verifier=verifier, **resolve("probe", options))
-        return WaitingWork(lambda: probe(probe_options)).wait()
+        return probing(self._only("probe"), verifier, options).wait()
+
+    async def probe_async(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:
+        """Like `probe`, but awaited."""
+        from rollforge.interactive.running import probing
+
+        return await probing(self._only("probe"), verifier, options).run()
 
     def diff(self, a: str, b: str) -> FlipTable:
         """Compare two verifiers' verdicts: `name`, `name@fast`, `name@1f0c`, `recorded` (the run's own reward) or `labels`."""

@@ -167,8 +167,9 @@ async def test_async_forms_leave_the_loop_free(tmp_path: Path) -> None:
     ticking = asyncio.create_task(tick())
     done = await rf.collect_async(rows(), model="simulated", verifier=contains, out=tmp_path / "run")
     judged = await done.verify_async("exact")
+    probed = await done.probe_async("exact", limit=5)
     ticking.cancel()
-    assert done.outcome == "done" and judged.state == "done"
+    assert done.outcome == "done" and judged.state == "done" and not probed.is_broken
     assert ticks > 3
 
 
@@ -386,11 +387,13 @@ def test_results_show_themselves_as_escaped_html(tmp_path: Path) -> None:
     manifest = done.prepare("dpo", to="trl", out=tmp_path / "data", force=True)
     results = [
         done, done.metrics(), done.profile(), done.check("grpo"), manifest, summary, done.status(),
-        done.rollouts, done.tasks, done.failures, done.show(limit=3),
+        done.rollouts, done.tasks, done.failures, done.show(limit=3), done.metrics()["reward"],
+        done.probe("exact"), done.diff("recorded", "exact"), done.compare(done),
+        done.experiences(out=str(tmp_path / "experiences.jsonl")),
     ]  # fmt: skip
     for result in results:
         html = result._repr_html_()  # type: ignore[attr-defined]
-        assert html.startswith("<div>") and html.count("<div") == html.count("</div>"), type(result)
+        assert html.startswith("<div") and html.count("<div") == html.count("</div>"), type(result)
         assert "<script" not in html, type(result)
     assert "data:image/svg+xml;base64," in done.metrics()._repr_html_()
     assert "&lt;script&gt;" in done.metrics()._repr_html_()

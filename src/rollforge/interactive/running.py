@@ -37,12 +37,14 @@ from rollforge.steps.collect import (
 )
 from rollforge.steps.collect.batch.batch_step import write_batch
 from rollforge.steps.collect.program_options import sandbox_fields
+from rollforge.steps.probe import ProbeOptions, probe
 from rollforge.steps.profile import write_gym_files
 from rollforge.steps.verify import SpreadVerification, Verification, VerifyOptions, VerifySummary
 from rollforge.store import RunFiles, read_manifest
 
 if TYPE_CHECKING:
     from rollforge.steps.collect.live import LiveSnapshot
+    from rollforge.verifiers.probes import ProbeReport
 
 
 def collecting(
@@ -251,6 +253,12 @@ def verifying(
         abort=abort,
         show=shown.show,
     )
+
+
+def probing(run: str | Path, verifier: Any, options: Mapping[str, Any]) -> WaitingWork[ProbeReport]:
+    """Prepare the work of `probe`."""
+    chosen = ProbeOptions(run=run, verifier=verifier, **resolve("probe", options))
+    return WaitingWork(lambda: probe(chosen))
 
 
 def tell_verified(summary: VerifySummary, *, strict: bool) -> None:
