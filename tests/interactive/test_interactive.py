@@ -718,8 +718,16 @@ def test_a_parameter_of_a_sister_function_is_refused_like_any_unknown_one(run: r
 
 
 def test_keywords_of_the_command_line_and_its_short_forms_work(tmp_path: Path) -> None:
-    given = resolve("collect", {"deadline": "2m", "concurrency": 8, "tools": "a.py", "probe": 0.5})
-    assert given == {"deadline_s": 120.0, "concurrency": "8", "tools": ("a.py",), "probe": "0.5"}
+    given = resolve(
+        "collect", {"deadline": "2m", "concurrency": 8, "tools": "a.py", "probe": 0.5, "config": "main"}
+    )
+    assert given == {
+        "deadline_s": 120.0,
+        "concurrency": "8",
+        "tools": ("a.py",),
+        "probe": "0.5",
+        "hub_config": "main",
+    }
     with pytest.raises(UsageError, match="say the same thing"):
         resolve("collect", {"deadline": 1, "deadline_s": 2})
     with pytest.raises(UsageError, match="samples and k"):

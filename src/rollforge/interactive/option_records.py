@@ -56,7 +56,12 @@ _ASKED = ("input", "out", "model", "base_urls", "verifier", "samples", "limit", 
 KEYWORDS = {
     "collect": Keywords(
         (CollectOptions, MonitorChoice, ScaleOptions),
-        {"set": "overrides", "verifier_set": "verifier_options", "cache": "verify_cache"},
+        {
+            "set": "overrides",
+            "verifier_set": "verifier_options",
+            "cache": "verify_cache",
+            "config": "hub_config",
+        },
         ("input", "out", "model", "base_urls", "verifier", "samples", "limit"),
         {
             "k": int,
