@@ -343,6 +343,15 @@ def test_tables_convert_to_pandas_and_polars(run: rf.Run) -> None:
     assert polars.DataFrame(run.rollouts.select("task")).shape == (120, 1)
 
 
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_a_table_library_that_is_not_installed_is_named(
+    run: rf.Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=f"{name} is not installed"):
+        getattr(run.rollouts, f"to_{name}")()
+
+
 def test_a_wrong_column_or_condition_names_the_nearest(run: rf.Run) -> None:
     with pytest.raises(UsageError, match="no column 'rewrd'; did you mean 'reward'"):
         run.rollouts.select("rewrd")
