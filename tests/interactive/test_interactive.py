@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import json
 import os
 import signal
@@ -380,6 +381,20 @@ def test_show_and_experiences_and_report(run: rf.Run, tmp_path: Path) -> None:
     made = run.experiences(out=str(tmp_path / "experiences.jsonl"))
     assert made.experiences == 120
     assert run.report(tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_of_a_stream_without_an_end_only_the_tasks_that_are_needed_are_read(tmp_path: Path) -> None:
+    stream = itertools.cycle(rows())
+    asked: Any = {"model": "simulated", "verifier": "exact", "out": tmp_path / "run", "progress": "none"}
+    assert len(rf.collect(stream, n=4, **asked).rollouts) == 4
+    assert rf.collect(rows(), n=4, **asked).result.fresh == 0, "the first tasks are the same"  # type: ignore[union-attr]
+    assert len(rf.collect(iter(rows()), n=6, **asked).rollouts) == 6
+    sets = {"first": itertools.cycle(rows()), "more": iter(rows())}
+    done = rf.evaluate(sets, model="simulated", n=3, out=tmp_path / "eval", progress="none")
+    assert done["first"].tasks == done["more"].tasks == 3
+    for none in (0, -1):
+        with pytest.raises(UsageError, match="limit must be at least 1"):
+            rf.evaluate(itertools.cycle(rows()), model="simulated", n=none, out=tmp_path / "none")
 
 
 HOSTILE = "<script>alert(1)</script>"

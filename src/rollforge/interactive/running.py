@@ -100,7 +100,8 @@ def collecting(
         if is_sharded:
             scale.check(chosen)
             monitor.refuse_shards()
-        here = replace(chosen, input=task_source(tasks, out), out=str(out))
+        needed = None if chosen.shuffle or chosen.skip_bad else chosen.limit
+        here = replace(chosen, input=task_source(tasks, out, limit=needed), out=str(out))
         if here.write_batch is not None:
             return requests_work(here, held=opening.pop_all())
         if is_sharded:
