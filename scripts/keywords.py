@@ -106,7 +106,19 @@ EXTRA_NOTES = {
     "best": "Highest reward first.",
     "worst": "Lowest reward first.",
     "suspicious": "Those that look wrong first.",
+    "gym_files": "Also write `STEM_materialized_inputs.jsonl` and `STEM_repeat_level_metrics.json`, for NeMo Gym.",
 }
+NOTES_OF = {
+    (
+        "verify",
+        "workers",
+    ): "Processes that share the work; with on='ray', actors. Those of the verifier are `verify_workers`.",
+    (
+        "verify",
+        "on",
+    ): "Where the workers run: local, or ray (ray:HOST:PORT names a cluster; needs rollforge[ray]).",
+}
+"""Keywords of one function whose name means something else in the record of its options."""
 
 
 def class_of(command: str) -> str:
@@ -121,7 +133,8 @@ def class_of(command: str) -> str:
     ]
     for name, kind in keyword_names(command).items():
         lines.append(f"    {name}: {rendered(kind, aliases.get(name, name))}")
-        if note := output.get(aliases.get(name, name)) or EXTRA_NOTES.get(name):
+        own = NOTES_OF.get((command, name))
+        if note := own or output.get(aliases.get(name, name)) or EXTRA_NOTES.get(name):
             text = " ".join(note.split()).replace("\\", "\\\\").replace('"', "'")
             wrapped = textwrap.wrap(f'"""{text}"""', 110)
             lines += [f"    {line}" for line in wrapped]

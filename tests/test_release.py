@@ -31,6 +31,12 @@ def test_workflows_ask_for_no_more_than_they_need_and_call_targets_that_exist(na
     assert set(re.findall(r"run: make (\w+)", text)) <= targets
 
 
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_actions_are_pinned_to_a_commit_with_its_version_beside_it(name: str) -> None:
+    used = re.findall(r"uses: (.*)", (ROOT / f".github/workflows/{name}.yml").read_text())
+    assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one) for one in used), used
+
+
 def test_a_release_is_published_from_a_tag_without_a_stored_token() -> None:
     publish = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["publish"]
     assert publish["permissions"] == {"id-token": "write"} and publish["environment"] == "pypi"

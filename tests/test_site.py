@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -32,6 +33,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").exists() and (tmp_path / "llms.txt").exists()
+    linked = re.findall(r"\]\(([^)]+)\)", (tmp_path / "llms.txt").read_text())
+    assert linked and not [link for link in linked if not (tmp_path / link).is_file()]
     assert "fonts.googleapis" not in (tmp_path / "index.html").read_text(), "a page asks no other server"
 
 

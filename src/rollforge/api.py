@@ -238,7 +238,7 @@ class Run:
         from rollforge.interactive.option_records import resolve
         from rollforge.steps.profile import ProfileOptions, profile_index, write_gym_files, write_profile
 
-        chosen = ProfileOptions(**resolve("profile", options))
+        chosen = ProfileOptions(**resolve("profile", options, function="write_profile"))
         folder = Path(out) if out is not None else None
         with open_index(self.paths, verifier=verifier) as index:
             profile = profile_index(index, chosen)
@@ -301,13 +301,16 @@ class Run:
         return Path(write_report(self.paths, out, texts=texts, verifier=verifier).path)
 
     def probe(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:
-        """Test a verifier on answers with a known verdict (gold, empty, swapped): `.is_broken`, `.questions`. Raises nothing."""
-        from rollforge.interactive.option_records import resolve
-        from rollforge.interactive.waiting import WaitingWork
-        from rollforge.steps.probe import ProbeOptions, probe
+        """Test a verifier on answers with a known verdict (gold, empty, swapped): `.is_broken`, `.probes`. Raises nothing."""
+        from rollforge.interactive.running import probing
 
-        probe_options = ProbeOptions(run=self._only("probe"), verifier=verifier, **resolve("probe", options))
-        return WaitingWork(lambda: probe(probe_options)).wait()
+        return probing(self._only("probe"), verifier, options).wait()
+
+    async def probe_async(self, verifier: Verifier, **options: Unpack[ProbeKeywords]) -> ProbeReport:
+        """Like `probe`, but awaited."""
+        from rollforge.interactive.running import probing
+
+        return await probing(self._only("probe"), verifier, options).run()
 
     def diff(self, a: str, b: str) -> FlipTable:
         """Compare two verifiers' verdicts: `name`, `name@fast`, `name@1f0c`, `recorded` (the run's own reward) or `labels`."""
@@ -519,7 +522,7 @@ def bench(
     from rollforge.interactive.evaluating import Evaluating
 
     refuse_address(out, "an evaluation")
-    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run)
+    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run, function="bench")
     done = work.several(models, metric, require).wait()
     done.outcome.tell(f"the benchmark {out}", strict=strict, run=done)
     return done
@@ -543,7 +546,7 @@ async def bench_async(
     from rollforge.interactive.evaluating import Evaluating
 
     refuse_address(out, "an evaluation")
-    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run)
+    work = Evaluating(tasks, out, base_url, verifier, fresh, progress, options, Run, function="bench")
     done = await work.several(models, metric, require).run()
     done.outcome.tell(f"the benchmark {out}", strict=strict, run=done)
     return done

@@ -263,7 +263,7 @@ def test_a_run_that_nobody_judges_is_followed_by_verify(capsys: pytest.CaptureFi
     assert (
         "note: --no-verify: exact judges nothing now; later: rollforge verify run --verifier exact" in printed
     )
-    assert "next      rollforge verify run --verifier NAME" in printed
+    assert "next        rollforge verify run --verifier NAME" in printed
     with pytest.raises(SystemExit):
         main(["check", "run"])
     assert "judge the rest: rollforge verify run --verifier NAME" in capsys.readouterr().out
@@ -353,7 +353,7 @@ def test_the_cause_of_failed_attempts_is_named(tmp_path: Path) -> None:
             [*words, "--progress", "none"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
     assert done.returncode == 3
-    causes = re.findall(r"  cause     HTTP 400: refused a request .*… \(1 of 1 attempt\)", done.stderr)
+    causes = re.findall(r"  cause +(HTTP 400: refused a request .*… \(1 of 1 attempt\))", done.stderr)
     assert len(causes) == 1
     status = [sys.executable, "-m", "rollforge", "status", "run"]
     shown = subprocess.run(status, cwd=tmp_path, capture_output=True, text=True, check=True).stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import pytest
 import rollforge as rf
 from rollforge.cli.app import build_app
 from rollforge.errors import BrokenVerification, DataError, IncompleteError, ResumeRefused, UsageError
-from rollforge.interactive.option_records import KEYWORDS, keyword_names, resolve
+from rollforge.interactive.option_records import KEYWORDS, PARAMETERS, keyword_names, resolve
 from rollforge.interactive.progress import Progress, make_progress
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 
@@ -167,8 +168,9 @@ async def test_async_forms_leave_the_loop_free(tmp_path: Path) -> None:
     ticking = asyncio.create_task(tick())
     done = await rf.collect_async(rows(), model="simulated", verifier=contains, out=tmp_path / "run")
     judged = await done.verify_async("exact")
+    probed = await done.probe_async("exact", limit=5)
     ticking.cancel()
-    assert done.outcome == "done" and judged.state == "done"
+    assert done.outcome == "done" and judged.state == "done" and not probed.is_broken
     assert ticks > 3
 
 
@@ -342,6 +344,15 @@ def test_tables_convert_to_pandas_and_polars(run: rf.Run) -> None:
     assert polars.DataFrame(run.rollouts.select("task")).shape == (120, 1)
 
 
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_a_table_library_that_is_not_installed_is_named(
+    run: rf.Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=f"{name} is not installed"):
+        getattr(run.rollouts, f"to_{name}")()
+
+
 def test_a_wrong_column_or_condition_names_the_nearest(run: rf.Run) -> None:
     with pytest.raises(UsageError, match="no column 'rewrd'; did you mean 'reward'"):
         run.rollouts.select("rewrd")
@@ -372,6 +383,20 @@ def test_show_and_experiences_and_report(run: rf.Run, tmp_path: Path) -> None:
     assert run.report(tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_of_a_stream_without_an_end_only_the_tasks_that_are_needed_are_read(tmp_path: Path) -> None:
+    stream = itertools.cycle(rows())
+    asked: Any = {"model": "simulated", "verifier": "exact", "out": tmp_path / "run", "progress": "none"}
+    assert len(rf.collect(stream, n=4, **asked).rollouts) == 4
+    assert rf.collect(rows(), n=4, **asked).result.fresh == 0, "the first tasks are the same"  # type: ignore[union-attr]
+    assert len(rf.collect(iter(rows()), n=6, **asked).rollouts) == 6
+    sets = {"first": itertools.cycle(rows()), "more": iter(rows())}
+    done = rf.evaluate(sets, model="simulated", n=3, out=tmp_path / "eval", progress="none")
+    assert done["first"].tasks == done["more"].tasks == 3
+    for none in (0, -1):
+        with pytest.raises(UsageError, match="limit must be at least 1"):
+            rf.evaluate(itertools.cycle(rows()), model="simulated", n=none, out=tmp_path / "none")
+
+
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -386,11 +411,13 @@ def test_results_show_themselves_as_escaped_html(tmp_path: Path) -> None:
     manifest = done.prepare("dpo", to="trl", out=tmp_path / "data", force=True)
     results = [
         done, done.metrics(), done.profile(), done.check("grpo"), manifest, summary, done.status(),
-        done.rollouts, done.tasks, done.failures, done.show(limit=3),
+        done.rollouts, done.tasks, done.failures, done.show(limit=3), done.metrics()["reward"],
+        done.probe("exact"), done.diff("recorded", "exact"), done.compare(done),
+        done.experiences(out=str(tmp_path / "experiences.jsonl")),
     ]  # fmt: skip
     for result in results:
         html = result._repr_html_()  # type: ignore[attr-defined]
-        assert html.startswith("<div>") and html.count("<div") == html.count("</div>"), type(result)
+        assert html.startswith("<div") and html.count("<div") == html.count("</div>"), type(result)
         assert "<script" not in html, type(result)
     assert "data:image/svg+xml;base64," in done.metrics()._repr_html_()
     assert "&lt;script&gt;" in done.metrics()._repr_html_()
@@ -669,37 +696,62 @@ def test_several_runs_are_compared_in_a_report_and_refused_where_one_is_meant(
             call()
 
 
-API_FUNCTIONS: dict[str, list[Callable[..., Any]]] = {
-    "collect": [rf.collect],
-    "verify": [rf.verify],
-    "evaluate": [rf.evaluate, rf.bench],
-    "probe": [rf.Run.probe],
-    "metrics": [rf.Run.metrics],
-    "profile": [rf.Run.profile, rf.Run.write_profile],
-    "check": [rf.Run.check],
-    "prepare": [rf.Run.prepare],
-    "show": [rf.Run.show],
-    "experiences": [rf.Run.experiences],
+API_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "collect": rf.collect,
+    "verify": rf.verify,
+    "evaluate": rf.evaluate,
+    "bench": rf.bench,
+    "probe": rf.Run.probe,
+    "metrics": rf.Run.metrics,
+    "profile": rf.Run.profile,
+    "write_profile": rf.Run.write_profile,
+    "check": rf.Run.check,
+    "prepare": rf.Run.prepare,
+    "show": rf.Run.show,
+    "experiences": rf.Run.experiences,
 }
+SHARES_KEYWORDS_OF = {"bench": "evaluate", "write_profile": "profile"}
 
 
-@pytest.mark.parametrize("command", sorted(KEYWORDS))
-def test_a_misspelt_parameter_is_answered_with_its_name(command: str) -> None:
+def test_every_function_with_keywords_is_in_the_tables() -> None:
+    assert {*KEYWORDS, *PARAMETERS} == set(API_FUNCTIONS) and set(PARAMETERS) == set(SHARES_KEYWORDS_OF)
+
+
+@pytest.mark.parametrize("name", sorted(API_FUNCTIONS))
+def test_a_misspelt_parameter_is_answered_with_its_name(name: str) -> None:
+    command, function = SHARES_KEYWORDS_OF.get(name, name), name if name in PARAMETERS else None
     parameters = {
-        name
-        for function in API_FUNCTIONS[command]
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        parameter.name
+        for parameter in inspect.signature(API_FUNCTIONS[name]).parameters.values()
+        if parameter.name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
-    assert parameters == set(KEYWORDS[command].parameters)
-    for name in parameters:
-        with pytest.raises(UsageError, match=f"did you mean .*'{name}'"):
-            resolve(command, {f"{name}x": 1})
+    assert parameters == set(PARAMETERS[name] if function else KEYWORDS[command].parameters)
+    for parameter in parameters:
+        with pytest.raises(UsageError, match=f"{name} has no option .*; did you mean .*'{parameter}'"):
+            resolve(command, {f"{parameter}x": 1}, function=function)
+
+
+def test_a_parameter_of_a_sister_function_is_refused_like_any_unknown_one(run: rf.Run) -> None:
+    asked: Any = {"out": "never", "progress": "none"}
+    with pytest.raises(UsageError, match="bench has no option 'model'; did you mean 'models'"):
+        rf.bench(rows(), models=["a=simulated"], model="simulated", **asked)
+    with pytest.raises(UsageError, match="evaluate has no option 'models'; did you mean 'model'"):
+        rf.evaluate(rows(), model="simulated", models=["a"], **asked)
+    with pytest.raises(UsageError, match="profile has no option 'parquet'"):
+        run.profile(parquet=True)  # type: ignore[call-arg]
 
 
 def test_keywords_of_the_command_line_and_its_short_forms_work(tmp_path: Path) -> None:
-    given = resolve("collect", {"deadline": "2m", "concurrency": 8, "tools": "a.py", "probe": 0.5})
-    assert given == {"deadline_s": 120.0, "concurrency": "8", "tools": ("a.py",), "probe": "0.5"}
+    given = resolve(
+        "collect", {"deadline": "2m", "concurrency": 8, "tools": "a.py", "probe": 0.5, "config": "main"}
+    )
+    assert given == {
+        "deadline_s": 120.0,
+        "concurrency": "8",
+        "tools": ("a.py",),
+        "probe": "0.5",
+        "hub_config": "main",
+    }
     with pytest.raises(UsageError, match="say the same thing"):
         resolve("collect", {"deadline": 1, "deadline_s": 2})
     with pytest.raises(UsageError, match="samples and k"):

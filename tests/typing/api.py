@@ -84,6 +84,7 @@ async def awaited() -> None:
     assert_type(await rf.collect_async("tasks.jsonl", model="m", out="runs/a"), rf.Run)
     assert_type((await rf.evaluate_async("a.jsonl", model="m")).run, rf.Run)
     await rf.open_run("runs/a").verify_async("exact")
+    await rf.open_run("runs/a").probe_async("exact", limit=20)
 
 
 def rewards() -> None:

@@ -66,17 +66,24 @@ class Evaluating(Generic[RunT]):
         progress: Progress,
         options: Mapping[str, Any],
         open_run: Callable[..., RunT],
+        *,
+        function: str | None = None,
     ) -> None:
-        keywords = resolve("evaluate", options)
+        keywords = resolve("evaluate", options, function=function)
         sampling = {name: keywords.pop(name) for name in SAMPLING if name in keywords}
         own = {name: keywords.pop(name) for name in field_types(EvalSettings) if name in keywords}
         self._settings = EvalSettings(**own, verifier=_verifier_words(verifier))
+        if self._settings.limit is not None and self._settings.limit < 1:
+            raise UsageError(
+                f"{function or 'evaluate'}: limit must be at least 1, not {self._settings.limit}",
+                hint="n=100",
+            )
         self._function = verifier if callable(verifier) else None
         self._sinks = take_record(keywords, SinkChoice)
         self._asked = {
             **keywords,
             **sampling,
-            "base_urls": texts_of(base_url, name="base_url", command="evaluate"),
+            "base_urls": texts_of(base_url, name="base_url", command=function or "evaluate"),
         }
         take_sampling(self._asked)
         self._tasks, self._out, self._fresh, self._progress = tasks, out, fresh, progress
@@ -156,7 +163,7 @@ class Evaluating(Generic[RunT]):
         )
 
     def _join(self, folder: Path, category: Literal["eval", "bench"]) -> JoinedTasksets:
-        tasksets = _tasksets(self._tasks, folder)
+        tasksets = _tasksets(self._tasks, folder, self._settings.limit)
         if category == "bench":
             refuse_reserved_name(tasksets)
         return join(tasksets, self._settings, folder)
@@ -216,20 +223,20 @@ def _verifier_words(verifier: Any) -> list[str]:
     return [verifier] if isinstance(verifier, str) else list(verifier)
 
 
-def _tasksets(tasks: Any, folder: Path) -> list[Taskset]:
+def _tasksets(tasks: Any, folder: Path, limit: int | None) -> list[Taskset]:
     """Named task sets: from paths, `NAME=PATH` texts, a mapping, or in-memory tasks."""
     if isinstance(tasks, Mapping):
-        return [_taskset(str(name), source, folder) for name, source in tasks.items()]
+        return [_taskset(str(name), source, folder, limit) for name, source in tasks.items()]
     if isinstance(tasks, list | tuple) and tasks and all(isinstance(one, str | Path) for one in tasks):
         return [parse_taskset(str(one)) for one in tasks]
     if isinstance(tasks, str | Path):
         return [parse_taskset(str(tasks))]
-    return [_taskset("tasks", tasks, folder)]
+    return [_taskset("tasks", tasks, folder, limit)]
 
 
-def _taskset(name: str, source: Any, folder: Path) -> Taskset:
+def _taskset(name: str, source: Any, folder: Path, limit: int | None) -> Taskset:
     if isinstance(source, str | Path):
         return parse_taskset(f"{name}={source}")
     named = parse_taskset(f"{name}=memory")
-    path = write_tasks(source, folder / f"{safe_folder(named.name)}_input.jsonl")
+    path = write_tasks(source, folder / f"{safe_folder(named.name)}_input.jsonl", limit=limit)
     return msgspec.structs.replace(named, path=str(path))

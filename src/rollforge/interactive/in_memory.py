@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from datetime import date, datetime
 from filecmp import cmp
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,23 @@ from rollforge.tasks.containers import without_nulls
 BATCH_ROWS = 1024
 
 
-def task_source(tasks: object, out: str | Path) -> str:
-    """The path of a task file: the given one, or one written beside the run from in-memory tasks."""
+def task_source(tasks: object, out: str | Path, *, limit: int | None = None) -> str:
+    """The path of a task file: the given one, or one written beside the run from in-memory tasks, of which `limit` are needed."""
     if isinstance(tasks, str | os.PathLike):
         return os.fspath(tasks) if not isinstance(tasks, Path) else str(tasks)
     files = RunFiles(out)
-    return str(write_tasks(tasks, files.rollouts.with_name(f"{files.stem}_input.jsonl")))
+    return str(write_tasks(tasks, files.rollouts.with_name(f"{files.stem}_input.jsonl"), limit=limit))
 
 
-def write_tasks(tasks: object, target: Path) -> Path:
-    """Write in-memory tasks as JSONL; a file with the same content is left unchanged."""
+def write_tasks(tasks: object, target: Path, *, limit: int | None = None) -> Path:
+    """Write in-memory tasks as JSONL; a file with the same content is left unchanged.
+
+    Args:
+        limit: Tasks that are needed. Of a stream no more are read, since it may have no end.
+    """
     rows = task_rows(tasks)
+    if limit is not None and not isinstance(tasks, Sized):
+        rows = islice(rows, limit)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     made = Path(name)

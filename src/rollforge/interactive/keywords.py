@@ -49,6 +49,8 @@ class CollectKeywords(TypedDict, total=False):
     """Directory that keeps verdicts across runs."""
     concurrency: str | int | float
     """Requests in flight: auto, a number, or MIN-MAX."""
+    config: str | None
+    """Config (subset) of a dataset on the Hub; with an hf:// input, --config NAME means the same."""
     deadline: float | str | None
     """Stop between groups after this time (90s, 15m, 8h); exit code 6."""
     deadline_s: float | str | None
@@ -70,6 +72,7 @@ class CollectKeywords(TypedDict, total=False):
     gym_agent: str | None
     """NeMo Gym agent server: its /run makes the rollouts; --model is not needed."""
     gym_files: bool
+    """Also write `STEM_materialized_inputs.jsonl` and `STEM_repeat_level_metrics.json`, for NeMo Gym."""
     gym_head: str | None
     """NeMo Gym head server: each row's agent_ref names its resources server; the loop runs here."""
     gym_resources: str | None
@@ -268,6 +271,7 @@ class VerifyKeywords(TypedDict, total=False):
     mode: Literal["fast", "precise"] | None
     """Mode of a verifier that has two; its default is precise."""
     on: str | None
+    """Where the workers run: local, or ray (ray:HOST:PORT names a cluster; needs rollforge[ray])."""
     options: Mapping[str, Any]
     """Option of the verifier as key=value; repeatable."""
     output: str | Path | None
@@ -300,8 +304,7 @@ class VerifyKeywords(TypedDict, total=False):
     where: str | None
     """An SQL condition over the index's columns, such as 'is_truncated and reward > 0'."""
     workers: int | None
-    """Worker processes for a synchronous verifier; auto uses idle cores, 0 runs it in this process without
-    protection."""
+    """Processes that share the work; with on='ray', actors. Those of the verifier are `verify_workers`."""
 
 
 class ProbeKeywords(TypedDict, total=False):

@@ -119,6 +119,10 @@ class Table:
 
     def to_pandas(self) -> Any:
         """The table as a pandas DataFrame."""
+        try:
+            import pandas  # noqa: F401  (Arrow imports it)
+        except ImportError as error:
+            raise UsageError("pandas is not installed", hint="pip install pandas") from error
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:

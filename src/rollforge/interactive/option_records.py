@@ -56,7 +56,12 @@ _ASKED = ("input", "out", "model", "base_urls", "verifier", "samples", "limit", 
 KEYWORDS = {
     "collect": Keywords(
         (CollectOptions, MonitorChoice, ScaleOptions),
-        {"set": "overrides", "verifier_set": "verifier_options", "cache": "verify_cache"},
+        {
+            "set": "overrides",
+            "verifier_set": "verifier_options",
+            "cache": "verify_cache",
+            "config": "hub_config",
+        },
         ("input", "out", "model", "base_urls", "verifier", "samples", "limit"),
         {
             "k": int,
@@ -102,9 +107,7 @@ KEYWORDS = {
         parameters=("verifier",),
     ),
     "metrics": Keywords((MetricsOptions,), parameters=("verifier",)),
-    "profile": Keywords(
-        (ProfileOptions,), parameters=("out", "verifier", "rollout_infos", "parquet", "gym_files")
-    ),
+    "profile": Keywords((ProfileOptions,), parameters=("verifier",)),
     "check": Keywords(
         (CheckOptions,), {"set": "settings", "check": "more_checks"}, ("recipe",), parameters=("recipe",)
     ),
@@ -126,13 +129,18 @@ KEYWORDS = {
         {"k": "samples", "num_repeats": "samples", "n": "limit"},
         ("verifier",),
         {**SAMPLING},
-        (
-            *("tasks", "model", "models", "out", "base_url", "verifier", "step", "metric", "require"),
-            *("fresh", "progress", "strict"),
-        ),
+        ("tasks", "model", "out", "base_url", "verifier", "step", "fresh", "progress", "strict"),
     ),
 }
-"""API function → its keywords. `bench` has those of `evaluate`."""
+"""API function → its keywords. `bench` has those of `evaluate`, and `write_profile` those of `profile`."""
+PARAMETERS = {
+    "bench": (
+        *("tasks", "models", "out", "base_url", "verifier", "metric", "require"),
+        *("fresh", "progress", "strict"),
+    ),
+    "write_profile": ("out", "verifier", "rollout_infos", "parquet", "gym_files"),
+}
+"""Parameters of the functions that share the keywords of another one."""
 
 EVALUATE_PASSES_ON = ("server", "pace", "cost")
 """Groups of `collect` keywords that `evaluate` and `bench` pass on."""
@@ -188,10 +196,15 @@ def keyword_names(command: str) -> dict[str, Any]:
     return dict(sorted({**names, **table.extra}.items()))
 
 
-def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
-    """The keywords as fields of the command's records; raises for a typo, a value of another type, and one thing said twice."""
+def resolve(command: str, keywords: Mapping[str, Any], *, function: str | None = None) -> JsonObject:
+    """The keywords as fields of the command's records; raises for a typo, a value of another type, and one thing said twice.
+
+    Args:
+        function: The function that was called, where it shares the keywords of another one.
+    """
     names = keyword_names(command)
-    refuse_unknown(keywords, sorted({*names, *KEYWORDS[command].parameters}), command)
+    parameters = KEYWORDS[command].parameters if function is None else PARAMETERS[function]
+    refuse_unknown(keywords, sorted({*names, *parameters}), function or command)
     fields, aliases = keyword_fields(command), keyword_aliases(command)
     resolved: JsonObject = {}
     said_as: dict[str, str] = {}

@@ -37,12 +37,14 @@ from rollforge.steps.collect import (
 )
 from rollforge.steps.collect.batch.batch_step import write_batch
 from rollforge.steps.collect.program_options import sandbox_fields
+from rollforge.steps.probe import ProbeOptions, probe
 from rollforge.steps.profile import write_gym_files
 from rollforge.steps.verify import SpreadVerification, Verification, VerifyOptions, VerifySummary
 from rollforge.store import RunFiles, read_manifest
 
 if TYPE_CHECKING:
     from rollforge.steps.collect.live import LiveSnapshot
+    from rollforge.verifiers.probes import ProbeReport
 
 
 def collecting(
@@ -98,7 +100,8 @@ def collecting(
         if is_sharded:
             scale.check(chosen)
             monitor.refuse_shards()
-        here = replace(chosen, input=task_source(tasks, out), out=str(out))
+        needed = None if chosen.shuffle or chosen.skip_bad else chosen.limit
+        here = replace(chosen, input=task_source(tasks, out, limit=needed), out=str(out))
         if here.write_batch is not None:
             return requests_work(here, held=opening.pop_all())
         if is_sharded:
@@ -251,6 +254,12 @@ def verifying(
         abort=abort,
         show=shown.show,
     )
+
+
+def probing(run: str | Path, verifier: Any, options: Mapping[str, Any]) -> WaitingWork[ProbeReport]:
+    """Prepare the work of `probe`."""
+    chosen = ProbeOptions(run=run, verifier=verifier, **resolve("probe", options))
+    return WaitingWork(lambda: probe(chosen))
 
 
 def tell_verified(summary: VerifySummary, *, strict: bool) -> None:

@@ -23,10 +23,12 @@ from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
 from rollforge.runtime.typed_decoding import decode_json
+from rollforge.statistics.counts import count_of
 from rollforge.statistics.intervals import Estimate, clustered_mean
 from rollforge.store import UNREADABLE, RunFiles, mend_tail
 from rollforge.store.reading import lines_of
 from rollforge.store.shipping import copy_of
+from rollforge.text_safety.markup import decimal, interval, result, table
 
 Opinion = Literal["agree", "disagree", "unsure"]
 Queue = Literal["random", "stratified", "suspicious", "free"]
@@ -182,6 +184,18 @@ class LabelRates(Struct, frozen=True, kw_only=True):
     """Share of the rollouts passed by people that the verifier passes too."""
     false_positive: LabelRate
     """Share of the rollouts failed by people that the verifier passes."""
+
+    def _repr_html_(self) -> str:
+        names = ("error", "precision", "recall", "false_positive")
+        rates: list[tuple[str, LabelRate]] = [(name, getattr(self, name)) for name in names]
+        rows = [
+            [name.replace("_", " "), decimal(one.value), interval(one.ci), f"{one.n:,}"]
+            for name, one in rates
+        ]
+        return result(
+            f"the verifier by {count_of(self.labels, 'label')} of people",
+            table(("rate", "value", "95 % interval", "n"), rows),
+        )
 
 
 def run_rates(index: Index, *, threshold: float = 0.5) -> LabelRates | None:

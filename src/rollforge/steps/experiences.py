@@ -28,6 +28,7 @@ from rollforge.sinks.base import SinkOptions, Sinks, open_sinks
 from rollforge.store import RunFiles, read_manifest, replacing, run_id
 from rollforge.store.outputs import refuse_output
 from rollforge.store.reading import read_row
+from rollforge.text_safety.markup import result, table
 
 _JUDGE = ("verifier", "fingerprint", "mode")
 """Columns that identify the verifier whose verdict counts."""
@@ -71,6 +72,17 @@ class ExperiencesResult(msgspec.Struct, frozen=True, kw_only=True):
     ledgers: list[LedgerRow]
     duplicates: int = 0
     """Number of experiences that the buffer already had."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("rollouts", f"{self.rollouts:,}"),
+            ("experiences made", f"{self.experiences_in:,}"),
+            ("after the pipeline", f"{self.experiences:,}"),
+            *((f"of them {label}", f"{count:,}") for label, count in self.fidelity.items()),
+        ]
+        # The buffer's address may hold a password, so it is not shown.
+        target = self.out or ("buffer" if self.buffer else None)
+        return result(f"{self.run} → {target}" if target else self.run, table(("", ""), rows))
 
 
 def make_experiences(options: ExperienceOptions) -> ExperiencesResult:

@@ -17,6 +17,8 @@ from rollforge.store.reading import NO_LINE, UNREADABLE
 from rollforge.tasks.prompt_template import PromptTemplate
 
 ROLES = ("user", "assistant", "system", "developer")
+MOST_NAMES = 8
+"""Fields of a row that a message lists."""
 
 
 class BadRow(ValueError):
@@ -139,8 +141,17 @@ def _plain_input(row: RowJson) -> list[ItemJson]:
             return chat_to_items(value, path=key)
     raise BadRow(
         "no prompt: the row has neither responses_create_params.input nor prompt nor messages",
-        hint='{"prompt": "…"} is enough; see docs/formats/tasks.md',
+        hint=f'{{"prompt": "…"}} is enough{_fields_to_map(row)}; see docs/formats/tasks.md',
     )
+
+
+def _fields_to_map(row: RowJson) -> str:
+    """The row's own texts, one of which may be the prompt under another name."""
+    names = [name for name, value in row.items() if isinstance(value, str) and not name.startswith("_")]
+    if not names:
+        return ""
+    more = ", …" if len(names) > MOST_NAMES else ""
+    return f", or a field under another name: collect --map prompt=FIELD, of {', '.join(names[:MOST_NAMES])}{more}"
 
 
 def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[ItemJson]:

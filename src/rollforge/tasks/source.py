@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -83,9 +84,17 @@ def open_tasks(
     if Path(name).is_dir():
         raise UsageError(f"{name}: a folder, not a file", hint=_file_in(Path(name)))
     if not Path(name).is_file():
-        hint = "download it first; - reads stdin" if "://" in name else "check -i/--input; - reads stdin"
-        raise UsageError(f"{name}: no such file", hint=hint)
+        raise UsageError(f"{name}: no such file", hint=_where_else(name))
     return _LocalTasks(Path(name), shown or name)
+
+
+def _where_else(name: str) -> str:
+    """How to name what was meant by the name of a file that is not there."""
+    if page := re.fullmatch(r"https?://(?:www\.)?huggingface\.co/datasets/([^/?#]+/[^/?#]+)[^?#]*", name):
+        return f"a dataset on the Hub is named hf://datasets/{page[1]}"
+    if "://" in name:
+        return "download it first; - reads stdin"
+    return "check -i/--input; - reads stdin"
 
 
 def _file_in(folder: Path) -> str:

@@ -227,7 +227,7 @@ def _print_cause(result: CollectResult) -> None:
 
     causes = attempt_failures(RunFiles(result.run))
     if causes:
-        say(f"  cause     {cause_text(causes)}")
+        say(f"  cause       {cause_text(causes)}")
 
 
 def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
@@ -248,37 +248,37 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         )
     else:
         say(f"{result.message}: {count_of(result.finished, 'rollout')} in {result.run}")
-        say(f"  goal      {' · '.join(goal_parts(result.goal)[1:])}")
+        say(f"  goal        {' · '.join(goal_parts(result.goal)[1:])}")
     if result.failed:
         by_class = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.failed.items()))
-        say(f"  failed    {by_class}")
+        say(f"  failed      {by_class}")
         _print_cause(result)
     if result.unjudged:
-        say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {_judge_later(result.run)})")
+        say(f"  unjudged    {result.unjudged:,} (reward null; judge them later: {_judge_later(result.run)})")
     if result.verifier_failures:
         from rollforge.store.failure_reasons import failures_text
 
-        say(f"  verifier  {failures_text(list(result.verifier_failures.items()))}")
+        say(f"  verifier    {failures_text(list(result.verifier_failures.items()))}")
     for note in result.agent_notes:
-        say(f"  agent     {note}")
+        say(f"  agent       {note}")
     if result.suspect is not None:
         _print_suspect(result)
     if result.bad_lines:
-        say(f"  left out  {count_of(result.bad_lines, 'bad line')} of the task file")
+        say(f"  left out    {count_of(result.bad_lines, 'bad line')} of the task file")
     say(
-        f"  speed     {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s in and out, "
+        f"  speed       {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s in and out, "
         f"over {duration(result.elapsed_s)} in all"
     )
     say(f"  bottleneck  {result.bottleneck}")
     for note in result.notes:
         if note.startswith(FOLLOWS):
-            say(f"            {note}")
+            say(f"              {note}")
     for note in result.batch.notes() if result.batch is not None else []:
-        say(f"  batch     {note}")
+        say(f"  batch       {note}")
     if result.cost is not None:
         from rollforge.store.costs import cost_text
 
-        say(f"  cost      {cost_text(result.cost)}")
+        say(f"  cost        {cost_text(result.cost)}")
     if result.forecast is not None:
         _print_forecast(result.forecast)
     _print_files(result)
@@ -293,21 +293,21 @@ def _print_files(result: CollectResult) -> None:
         *(files.aggregate_metrics, files.manifest),
     ]
     names = [path.name for path in written if path.exists() and path.stat().st_size]
-    say(f"  files     {files.rollouts.parent}/: {', '.join(names)}")
+    say(f"  files       {files.rollouts.parent}/: {', '.join(names)}")
     if result.ending in ("done", "incomplete"):
         # One shard is not the run, and failures alone have no profile: status names what is owed, and why.
         verb = "profile" if result.finished and result.shard is None else "status"
         manifest = read_manifest(files)
         if verb == "profile" and manifest is not None and _is_unverified(manifest):
-            say("  verifier  none: every reward is null; see them: rollforge list verifiers")
-            say(f"  next      rollforge verify {shlex.quote(result.run)} --verifier NAME")
+            say("  verifier    none: every reward is null; see them: rollforge list verifiers")
+            say(f"  next        rollforge verify {shlex.quote(result.run)} --verifier NAME")
             return
         if result.exit_code == Exit.BROKEN_VERIFICATION and manifest is not None:
             words = f"rollforge verify {shlex.quote(result.run)} --verifier {_verifier_of(manifest)}"
-            say(f"  next      mend the verifier, and probe it again: {words} --probe")
-            say(f"            then judge again: {words}")
+            say(f"  next        mend the verifier, and probe it again: {words} --probe")
+            say(f"              then judge again: {words}")
             return
-        say(f"  next      rollforge {verb} {shlex.quote(result.run)}")
+        say(f"  next        rollforge {verb} {shlex.quote(result.run)}")
 
 
 def _is_unverified(manifest: Manifest) -> bool:
@@ -329,10 +329,10 @@ def _print_suspect(result: CollectResult) -> None:
     among = suspect_condition(result.suspect)
     manifest = read_manifest(RunFiles(result.run))
     verifier = _verifier_of(manifest)
-    say(f"  suspect   {count_of(result.suspect.rollouts, 'rollout')} (kept, and marked in the manifest)")
+    say(f"  suspect     {count_of(result.suspect.rollouts, 'rollout')} (kept, and marked in the manifest)")
     run = shlex.quote(result.run)
-    say(f'            look:   rollforge show {run} --where "{among}" --limit 5')
-    say(f'            mended: rollforge verify {run} --verifier {verifier} --fresh --where "{among}"')
+    say(f'              look:   rollforge show {run} --where "{among}" --limit 5')
+    say(f'              mended: rollforge verify {run} --verifier {verifier} --fresh --where "{among}"')
 
 
 def _print_forecast(forecast: Forecast) -> None:
@@ -341,22 +341,22 @@ def _print_forecast(forecast: Forecast) -> None:
         if forecast.goal is None
         else f"the rest to {forecast.goal}, about {count_of(forecast.rollouts, 'rollout')} at this yield"
     )
-    say(f"  forecast  for {rest} (95 % intervals):")
-    say(f"            time      {_range(forecast.seconds, duration)}")
+    say(f"  forecast    for {rest} (95 % intervals):")
+    say(f"              time      {_range(forecast.seconds, duration)}")
     if forecast.tokens is not None:
-        say(f"            tokens    {_range(forecast.tokens, _count)}")
-    say(f"            disk      {_range(forecast.disk_bytes, _bytes)}")
-    say(f"            failures  {_range(forecast.failures, _count)}")
+        say(f"              tokens    {_range(forecast.tokens, _count)}")
+    say(f"              disk      {_range(forecast.disk_bytes, _bytes)}")
+    say(f"              failures  {_range(forecast.failures, _count)}")
     if forecast.cost is not None:
         from rollforge.store.costs import dollars
 
-        say(f"            cost      {_range(forecast.cost, dollars)}")
+        say(f"              cost      {_range(forecast.cost, dollars)}")
         per_group = forecast.cost_per_usable_group
         shown = (
             "unknown: no group of the pilot was usable" if per_group is None else _range(per_group, dollars)
         )
         usable = "" if forecast.goal is not None else " (usable: its rewards are not all equal)"
-        say(f"            dollars per usable {forecast.unit}  {shown}{usable}")
+        say(f"              dollars per usable {forecast.unit}  {shown}{usable}")
 
 
 def _range(estimate: ForecastRange, show: Callable[[float], str]) -> str:

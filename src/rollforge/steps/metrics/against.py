@@ -15,7 +15,9 @@ from rollforge.adaptive.design import stage_condition
 from rollforge.errors import UsageError
 from rollforge.index import ByTask, Index, ints
 from rollforge.statistics import intervals
+from rollforge.statistics.counts import count_of
 from rollforge.statistics.stats import Floats, Ints
+from rollforge.text_safety.markup import decimal, interval, result, table, tag
 
 REWORDED = "; no prompt is in both runs: this holds only if equal task numbers are the same tasks"
 
@@ -46,6 +48,24 @@ class RunComparison(Struct, kw_only=True):
     only_against: int
     fields: dict[str, FieldDifference]
     verdict: str
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                name,
+                decimal(one.value),
+                decimal(one.against),
+                decimal(one.difference),
+                interval(one.ci),
+                f"{one.tasks:,}",
+            ]
+            for name, one in self.fields.items()
+        ]
+        return result(
+            f"{self.run} against {self.against}: {count_of(self.shared_tasks, 'shared task')}",
+            table(("field", "here", "there", "difference", "95 % interval", "tasks"), rows),
+            tag("p", self.verdict),
+        )
 
 
 def _first_stage(index: Index, where: str | None) -> str | None:

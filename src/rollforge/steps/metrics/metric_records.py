@@ -45,6 +45,10 @@ class Field(Struct, kw_only=True):
     n: int
     missing: int
 
+    def _repr_html_(self) -> str:
+        row = [decimal(self.mean), interval(self.ci), decimal(self.std), f"{self.n:,}", f"{self.missing:,}"]
+        return str(table(("mean", "95 % interval", "std", "n", "missing"), [row]))
+
 
 class Success(Struct, kw_only=True):
     """Share of judged rollouts whose reward reaches the threshold."""

@@ -16,6 +16,7 @@ from rollforge.records import RECORDED, JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.review.labels import LabelFile, is_right
 from rollforge.rollouts import Own, RolloutReader, TaskFields
+from rollforge.statistics.counts import count_of
 from rollforge.statistics.intervals import clustered_mean, paired_difference
 from rollforge.steps.verify.choice import hash_of
 from rollforge.steps.verify.tally import (
@@ -27,6 +28,7 @@ from rollforge.steps.verify.tally import (
 )
 from rollforge.steps.verify.verdicts import Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
+from rollforge.text_safety.markup import decimal, interval, result, table
 
 LABELS = "labels"
 """Name under which people's labels are compared with a verifier."""
@@ -78,6 +80,26 @@ class FlipTable(msgspec.Struct, kw_only=True):
     difference: RewardEstimate
     """Mean paired difference B − A, with an interval over tasks."""
     examples: list[FlipExample] = []
+
+    def _repr_html_(self) -> str:
+        means = (("mean A", self.mean_a), ("mean B", self.mean_b), ("B − A, paired", self.difference))
+        return result(
+            f"A = {self.a}, B = {self.b}, over {count_of(self.n, 'rollout')} that both judged",
+            table(
+                ("", "rollouts"),
+                [
+                    ("agree", f"{self.agree:,}"),
+                    ("0→1 (only B passes it)", f"{self.up:,}"),
+                    ("1→0 (only A passes it)", f"{self.down:,}"),
+                    ("other number, same side", f"{self.changed:,}"),
+                    ("only A judged", f"{self.only_a:,}"),
+                    ("only B judged", f"{self.only_b:,}"),
+                ],
+            ),
+            table(
+                ("", "value", "95 % interval"), [[name, decimal(m.mean), interval(m.ci)] for name, m in means]
+            ),
+        )
 
 
 class _Side:

@@ -11,6 +11,8 @@ from typing import Literal
 import msgspec
 
 from rollforge.statistics import intervals
+from rollforge.statistics.counts import count_of
+from rollforge.text_safety.markup import decimal, interval, result, table, tag
 
 EXAMPLES = 3
 
@@ -82,6 +84,25 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     def reasons(self) -> list[str]:
         """Reasons for judging it broken, one sentence each."""
         return [reason_of(probe) for probe in self.probes if probe.finding == "broken"]
+
+    def _repr_html_(self) -> str:
+        judgement = "broken" if self.is_broken else "nothing found"
+        rows = [
+            [
+                probe.question,
+                f"{probe.bad:,} of {probe.n:,}",
+                decimal(probe.rate),
+                interval(probe.ci),
+                decimal(probe.limit),
+                probe.finding,
+            ]
+            for probe in self.probes
+        ]
+        return result(
+            f"{self.verifier}, asked about {count_of(self.tasks, 'task')}: {judgement}",
+            table(("question", "wrong", "rate", "95 % interval", "tolerated", "finding"), rows),
+            *(tag("p", text) for text in (*self.reasons, *self.notes)),
+        )
 
     def supersedes(self, facts: object) -> bool:
         """Whether it replaces an earlier outcome: a few tasks do not acquit a version of a verifier that failed on more."""
