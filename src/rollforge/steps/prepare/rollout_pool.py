@@ -31,6 +31,7 @@ from rollforge.index import (
 )
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, rank_in_group, scrambled
 from rollforge.recipes.recipe_columns import FLAGS, answer_codes, candidate_columns, rollout_keys
+from rollforge.statistics.stats import distinct
 from rollforge.steps.prepare.settings import Settings
 
 _AT_ONCE = 8192
@@ -109,7 +110,7 @@ class Pool:
         for start in range(0, len(positions), _AT_ONCE):
             some = positions[start : start + _AT_ONCE]
             runs = self.run[some]
-            streams = {int(run): self._lines(int(run), some[runs == run]) for run in np.unique(runs)}
+            streams = {int(run): self._lines(int(run), some[runs == run]) for run in distinct(runs)}
             if len(streams) == 1:
                 yield from streams.popitem()[1]
             else:
