@@ -8,6 +8,7 @@ of the pipeline.
 from __future__ import annotations
 
 import inspect
+import json
 import time
 import tomllib
 from collections import Counter
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import msgspec
+import msgspec.inspect
 
 from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
@@ -172,9 +174,50 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
     try:
         return name, convert(entry, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(
-            f"operator {position} ({use}): {error}", hint="see its options: docs/operators.md"
-        ) from error
+        wrong = _wrong_option(entry, kind)
+        given = (
+            f"{wrong} = {json.dumps(entry[wrong], default=str)} is not understood" if wrong else str(error)
+        )
+        options = {name: words for name, words in _option_words(kind).items() if name == (wrong or name)}
+        takes = ", ".join(f"{name} is {words}" for name, words in options.items())
+        raise UsageError(f"operator {position} ({use}): {given}", hint=takes) from error
+
+
+def _wrong_option(entry: Mapping[str, object], kind: type[Operator]) -> str | None:
+    """The first option whose value alone is refused."""
+    for name, value in entry.items():
+        try:
+            convert({name: value}, kind)
+        except msgspec.ValidationError:
+            return name
+    return None
+
+
+def _option_words(kind: type[Operator]) -> dict[str, str]:
+    """Option → what it takes, in words."""
+    described = msgspec.inspect.type_info(kind)
+    fields = described.fields if isinstance(described, msgspec.inspect.StructType) else ()
+    return {field.name: _type_in_words(field.type) for field in fields if not field.name.startswith("_")}
+
+
+def _type_in_words(kind: msgspec.inspect.Type) -> str:
+    match kind:
+        case msgspec.inspect.UnionType(types=members):
+            known = [one for one in members if not isinstance(one, msgspec.inspect.NoneType)]
+            return " or ".join(_type_in_words(one) for one in known)
+        case msgspec.inspect.LiteralType(values=values):
+            return " or ".join(json.dumps(value) for value in values)
+        case msgspec.inspect.FloatType():
+            return "a number"
+        case msgspec.inspect.IntType():
+            return "a whole number"
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.DictType(value_type=value):
+            return f"a table, each value {_type_in_words(value)}"
+        case msgspec.inspect.CollectionType(item_type=item):
+            return f"a list, each item {_type_in_words(item)}"
+    return "a text"
 
 
 def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:

@@ -360,9 +360,10 @@ def _balance_classes(pool: Pool, settings: Settings) -> Ints:
     values = [values[position] for position in pool.order]
     names = sorted({repr(value) for value in values})
     if len(names) < 2 and all(value is None for value in values):
+        run = shlex.quote(pool.indexes[0].runs[0].name)
         raise UsageError(
             f"--balance {name}: neither a column of the run nor a field of its tasks",
-            hint="balance by difficulty, or by a column: rollforge query RUN 'select * from rollouts limit 1'",
+            hint=f"balance by difficulty, or by a column: rollforge query {run} 'select * from rollouts limit 1'",
         )
     code = {name: number for number, name in enumerate(names)}
     return np.array([code[repr(value)] for value in values], dtype=np.int64)
