@@ -100,6 +100,9 @@ SAME_RESULT = {
     "steps/collect/batch/results.py: _OFFSET_BITS": "how two numbers are packed into one",
     "steps/prepare/write_rows.py: REPORT_EVERY": "rows between two reports of progress",
     "steps/prepare/write_rows.py: PARQUET_ROWS": "rows written at a time",
+    "steps/verify/spread.py: sorted(newest.items())  ->  sorted(newest.items(), reverse=True)": (
+        "the order of a sum, which must only be the same whatever the order of the files"
+    ),
     "steps/profile/profile_files.py: SLICE": "tasks held in memory at a time",
     "steps/profile/profile_files.py: REST": "slices between two releases of memory",
 }

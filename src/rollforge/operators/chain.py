@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 import tomllib
 from collections import Counter
@@ -174,23 +175,16 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
     try:
         return name, convert(entry, kind)
     except msgspec.ValidationError as error:
-        wrong = _wrong_option(entry, kind)
-        given = (
-            f"{wrong} = {json.dumps(entry[wrong], default=str)} is not understood" if wrong else str(error)
-        )
-        options = {name: words for name, words in _option_words(kind).items() if name == (wrong or name)}
-        takes = ", ".join(f"{name} is {words}" for name, words in options.items())
-        raise UsageError(f"operator {position} ({use}): {given}", hint=takes) from error
-
-
-def _wrong_option(entry: Mapping[str, object], kind: type[Operator]) -> str | None:
-    """The first option whose value alone is refused."""
-    for name, value in entry.items():
-        try:
-            convert({name: value}, kind)
-        except msgspec.ValidationError:
-            return name
-    return None
+        words = _option_words(kind)
+        option = re.search(r"at `\$\.(\w+)", str(error))
+        if option is None or option[1] not in words:
+            takes = ", ".join(f"{name} ({what})" for name, what in words.items())
+            raise UsageError(f"operator {position} ({use}): {error}", hint=f"its options: {takes}") from error
+        value = json.dumps(entry[option[1]], default=str)
+        raise UsageError(
+            f"operator {position} ({use}): {option[1]} = {value} is not understood",
+            hint=f"{option[1]} is {words[option[1]]}",
+        ) from error
 
 
 def _option_words(kind: type[Operator]) -> dict[str, str]:
@@ -203,8 +197,9 @@ def _option_words(kind: type[Operator]) -> dict[str, str]:
 def _type_in_words(kind: msgspec.inspect.Type) -> str:
     match kind:
         case msgspec.inspect.UnionType(types=members):
-            known = [one for one in members if not isinstance(one, msgspec.inspect.NoneType)]
-            return " or ".join(_type_in_words(one) for one in known)
+            return " or ".join(
+                _type_in_words(one) for one in members if not isinstance(one, msgspec.inspect.NoneType)
+            )
         case msgspec.inspect.LiteralType(values=values):
             return " or ".join(json.dumps(value) for value in values)
         case msgspec.inspect.FloatType():

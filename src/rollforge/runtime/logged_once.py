@@ -25,8 +25,8 @@ class LoggedOnce:
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        said = f"{self._what}: {type(error).__name__}: {error}"
-        if said != self._last:
-            self._last = said
-            self._logger.warning("%s", said)
+        message = f"{self._what}: {type(error).__name__}: {error}"
+        if message != self._last:
+            self._last = message
+            self._logger.warning("%s", message)
         return True
