@@ -18,6 +18,7 @@ from rollforge.steps.prepare.overlap import Grams, SignatureIndex
 from rollforge.steps.prepare.read_back import _Checker
 from rollforge.steps.prepare.rollout_pool import _length_limits, _samples
 from rollforge.steps.prepare.settings import _LEAST, make_settings
+from rollforge.steps.prepare.survey import _keys
 
 NAN = float("nan")
 
@@ -192,3 +193,9 @@ def test_a_prompt_that_moves_to_the_first_split_changes_places_with_one_there() 
         plan = DatasetPlan(selection, np.array([0, 0, 0, 0, 1, 1]), ("train", "test"), 6)
         plan.swap_into_first(4, keep, prompts)
         assert plan.split.tolist() == split
+
+
+def test_columns_with_optional_keys_come_in_order_of_name() -> None:
+    uses = [frozenset({"rejected.name", "plain"}), frozenset({"chosen.name", "chosen.weight"})]
+    keys = _keys(uses)
+    assert list(keys) == ["chosen", "rejected"] and keys["chosen"] == {"name", "weight"}
