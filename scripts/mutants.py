@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,9 @@ SAME_RESULT = {
     "steps/collect/batch/results.py: _OFFSET_BITS": "how two numbers are packed into one",
     "steps/prepare/write_rows.py: REPORT_EVERY": "rows between two reports of progress",
     "steps/prepare/write_rows.py: PARQUET_ROWS": "rows written at a time",
+    "steps/verify/spread.py: sorted(newest.items())  ->  sorted(newest.items(), reverse=True)": (
+        "the order of a sum, which must only be the same whatever the order of the files"
+    ),
     "steps/profile/profile_files.py: SLICE": "tasks held in memory at a time",
     "steps/profile/profile_files.py: REST": "slices between two releases of memory",
 }
@@ -136,6 +140,8 @@ class Mutant:
     number: int
     """Which of the module's possible mistakes it is."""
     text: str
+    identity: str
+    """Function and whole text, and a count where one function has the same mistake twice: other code does not move it."""
 
 
 class _Sites(ast.NodeTransformer):
@@ -143,14 +149,35 @@ class _Sites(ast.NodeTransformer):
 
     def __init__(self, wanted: int | None = None) -> None:
         self.wanted = wanted
-        self.sites: list[tuple[int, str, str]] = []
+        self.sites: list[tuple[int, str, str, str]] = []
+        self._inside: list[str] = []
+        self._repeats: Counter[str] = Counter()
 
     def _plant(self, node: ast.AST, kind: str, changed: ast.AST, name: str = "") -> ast.AST:
         number = len(self.sites)
         before, after = ast.unparse(node), ast.unparse(changed)
         text = f"{before[:60]}  ->  {after[:60]}"
-        self.sites.append((getattr(node, "lineno", 0), kind, f"{name} = {text}" if name else text))
+        mistake = f"{'.'.join(self._inside)}: {name} {kind}: {before}  ->  {after}"
+        self._repeats[mistake] += 1
+        identity = f"{mistake} #{self._repeats[mistake]}"
+        self.sites.append((getattr(node, "lineno", 0), kind, f"{name} = {text}" if name else text, identity))
         return ast.copy_location(changed, node) if number == self.wanted else node
+
+    def _inside_of(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
+        self._inside.append(node.name)
+        try:
+            return self.generic_visit(node)
+        finally:
+            self._inside.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._inside_of(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._inside_of(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._inside_of(node)
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         return node
@@ -282,8 +309,8 @@ def mutants_of(area: str) -> list[Mutant]:
         sites = _Sites()
         sites.visit(ast.parse((ROOT / PACKAGE / module).read_text()))
         made += [
-            Mutant(area, str(module), line, kind, number, text)
-            for number, (line, kind, text) in enumerate(sites.sites)
+            Mutant(area, str(module), line, kind, number, text, identity)
+            for number, (line, kind, text, identity) in enumerate(sites.sites)
             if not _names(str(module), kind, text) & SAME_RESULT.keys()
         ]
     return made
@@ -299,7 +326,8 @@ def _names(module: str, kind: str, text: str) -> set[str]:
 def sample(count: int, seed: int) -> list[Mutant]:
     """A seeded sample, as many from each area, and within an area of every kind in turn.
 
-    A change of the source changes the sample only there: the order is by a hash of each mistake's text and module.
+    The order is by a hash of the mistake, its function and its module, without positions: a change of the source moves
+    the sample only by the mistakes that it adds or removes.
     """
     chosen: list[Mutant] = []
     by_area = {area: mutants_of(area) for area in AREAS}
@@ -319,7 +347,7 @@ def sample(count: int, seed: int) -> list[Mutant]:
 
 
 def _rank(mutant: Mutant, seed: int) -> bytes:
-    words = f"{seed} {mutant.module} {mutant.kind} {mutant.text} {mutant.number}"
+    words = f"{seed} {mutant.module} {mutant.identity}"
     return hashlib.sha256(words.encode()).digest()
 
 

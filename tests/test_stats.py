@@ -415,7 +415,7 @@ def test_durations_below_a_second_are_no_shares() -> None:
 def test_groups_of_unequal_sizes_take_no_memory_for_a_padded_table() -> None:
     sizes = np.array([700, *[100] * 999])
     values = np.random.default_rng(1).random(sizes.sum())
-    with patch.object(stats, "IS_COMPILED", False):
+    with patch.object(stats, "IS_COMPILED", False), patch.object(stats, "_native", None):
         tracemalloc.start()
         try:
             found = stats.summarize_groups(values, np.cumsum(sizes) - sizes)

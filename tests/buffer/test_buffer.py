@@ -392,3 +392,9 @@ def test_a_damaged_buffer_has_a_message(tmp_path, seed):
                 buffer.acknowledge(batch)
     except RollforgeError as error:
         assert "buffer" in str(error)
+
+
+def test_a_database_that_does_not_answer_is_named_with_its_flag():
+    with pytest.raises(UsageError, match="does not answer") as refused:
+        open_buffer("postgresql://127.0.0.1:1/experiences")
+    assert "--buffer" in refused.value.hint

@@ -323,3 +323,28 @@ def test_two_answers_judged_differently_are_a_warning_and_three_of_few_an_error(
     )  # fmt: skip
     found = inconsistent_verdicts.run(run, {"gap": 0.1, "max_share": 0.05})
     assert [one.level for one in found] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(
+    ("right", "silent", "wrong", "words"),
+    [
+        (200, 0, 200, "of 400 answers 200 end in the expected one and 200 do not name it"),
+        (400, 0, 0, ""),
+        (0, 0, 400, ""),
+        (200, 200, 0, ""),
+        (10, 0, 9, ""),
+    ],
+)
+def test_rewards_ignore_answers_of_which_some_are_right_and_others_do_not_name_the_result(
+    right: int, silent: int, wrong: int, words: str
+) -> None:
+    texts = ["the answer is 17"] * right + ["17 it is not"] * silent + ["I do not know"] * wrong
+    some = np.ones(len(texts), dtype=bool)
+    run: Any = SimpleNamespace(
+        judged=some, is_empty=~some, is_truncated=~some, answer_chars=some.astype(int),
+        draw=lambda mask, most: np.flatnonzero(mask),
+        read=lambda drawn: [SimpleNamespace(answer=texts[one], expected="17") for one in drawn],
+        independent=lambda flags: float(flags.sum()), flags=lambda positions: some[positions],
+    )  # fmt: skip
+    said = identical._alike_text(run)
+    assert words in said and bool(said) is bool(words)

@@ -22,6 +22,7 @@ from rollforge.executors.base import (
     make_executor,
     refuse_differences,
 )
+from rollforge.executors.processes import Processes
 from rollforge.runtime.event_loop import GC_THRESHOLD
 from tests.executors.ray_cluster import ray_cluster
 
@@ -150,3 +151,26 @@ def test_ray_that_is_not_installed_is_refused_with_the_line_that_installs_it(
     with pytest.raises(UsageError, match="not installed") as raised:
         make_executor("ray", None)
     assert raised.value.hint == "pip install 'rollforge[ray]'" and raised.value.exit_code == 2
+
+
+class Nice(Processes):
+    """The example of docs/extending.md."""
+
+    def __init__(self, options: ExecutorOptions) -> None:
+        super().__init__(options)
+        self._priority = options.address or "10"
+
+    def command(self) -> list[str]:
+        return ["nice", "-n", self._priority, *super().command()]
+
+
+async def test_an_executor_of_another_package_gets_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("rollforge.registry._plugins", lambda family: {"nice": f"{__name__}:Nice"})
+    executor = make_executor("nice:15", 1)
+    try:
+        [hand] = await executor.start(TARGET)
+        pid = int(await hand.ask(b"pid"))
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + 15, 19)
+    finally:
+        await executor.close()

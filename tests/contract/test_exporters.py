@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
 from rollforge.errors import UsageError
 from rollforge.exporters import EXPORTERS
-from rollforge.exporters.base import load_exporter
+from rollforge.exporters.base import Exporter, load_exporter
+from rollforge.exporters.columns import RowTables, conversation, field, messages, prompt
 from rollforge.recipes import RECIPES
 from rollforge.recipes.base import load_recipe
 from rollforge.steps.prepare import prepare
@@ -95,3 +97,28 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class MyTrainer(Exporter):
+    """The exporter of another package, whose columns have other names than ours."""
+
+    name = "my-trainer"
+    recipes = ("sft", "dpo")
+    columns: ClassVar[RowTables] = {
+        "demonstration": {"messages": conversation, "score": field("reward", float | None)},
+        "pair": {"prompt": prompt, "good": messages("chosen"), "bad": messages("rejected")},
+    }
+
+    def snippet(self, *args: Any, **options: Any) -> str:
+        return "read the lines"
+
+
+def test_an_exporter_of_another_package_names_its_columns_as_it_likes(
+    monkeypatch: pytest.MonkeyPatch, run: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("rollforge.registry._plugins", lambda family: {"my-trainer": f"{__name__}:MyTrainer"})
+    for recipe, names in (("sft", ["messages", "score"]), ("dpo", ["prompt", "good", "bad"])):
+        out = tmp_path / recipe
+        assert prepare(recipe, run, to="my-trainer", out=out, min_reward=0.4).files
+        assert list(json.loads((out / "train.jsonl").read_text().splitlines()[0])) == names
+        assert "read the lines" in (out / "README.md").read_text()

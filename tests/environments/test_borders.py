@@ -304,3 +304,8 @@ def test_an_episode_names_the_endpoint_of_the_last_call_of_its_main_sequence() -
     made = agent._trajectory(solver, [user, solver], None, "not scored")
     assert (made.endpoint, made.requests) == ("solver 0", 5)
     assert made.own["environment"]["player"] == "solver"
+
+
+def test_an_environment_gets_its_arguments_without_the_split() -> None:
+    spec = EnvironmentSpec.parse("verifiers:words?split=eval&size=3")
+    assert verifiers_v0._arguments(spec) == {key: spec.options[key] for key in ("size",)}

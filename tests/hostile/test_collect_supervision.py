@@ -10,16 +10,22 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from rollforge.cli.render.verify import LiveLine
 from rollforge.endpoint.client import Client, ClientOptions
 from rollforge.errors import Failure, IncompleteError
+from rollforge.runtime.logged_once import LoggedOnce
 from rollforge.simulate import example_tasks
 from rollforge.sinks.base import Sinks
+from rollforge.steps.collect import server_load
 from rollforge.steps.collect.observer import GuardedObserver
-from rollforge.store import DurableFile
+from rollforge.steps.collect.shards import runner, sharded
+from rollforge.store import DurableFile, RunFiles
 from rollforge.store.atomic import sync_file
 
 DEAD_COMMITTER = """
@@ -222,3 +228,82 @@ async def test_a_probe_that_ends_in_an_odd_answer_lets_the_next_one_try() -> Non
         breaker.state = "half-open"
         assert breaker.wait_s(0.0) == 0.0
     server.close()
+
+
+def test_a_failing_round_is_said_once_and_interrupts_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    logged = LoggedOnce(logging.getLogger("rounds"), "cannot beat")
+    for error in (OSError("full"), OSError("full"), KeyError("a"), OSError("full")):
+        with logged:
+            raise error
+    assert [record.message for record in caplog.records] == [
+        "cannot beat: OSError: full", "cannot beat: KeyError: 'a'", "cannot beat: OSError: full",
+    ]  # fmt: skip
+    with pytest.raises(asyncio.CancelledError), logged:
+        raise asyncio.CancelledError
+    with pytest.raises(KeyboardInterrupt), logged:
+        raise KeyboardInterrupt
+
+
+async def test_a_heartbeat_that_fails_unexpectedly_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(runner, "BEAT_EVERY_S", 0)
+    answers = iter([ValueError("a damaged record"), False, False, True])
+
+    def is_taken_over() -> bool:
+        answer = next(answers)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    beats: list[object] = []
+    stops: list[str] = []
+    lease: Any = SimpleNamespace(shard=3, is_taken_over=is_taken_over, beat=beats.append)
+    engine: Any = SimpleNamespace(ledger=SimpleNamespace(finished=1), ages=list, stop=stops.append)
+    shards: Any = SimpleNamespace(live=SimpleNamespace(rates=lambda: (1.0, 1.0), failures={}))
+    await runner.ShardRunner._beat(shards, lease, engine)
+    assert (len(beats), stops) == (2, ["taken over"])
+    assert "shard 3: ValueError: a damaged record" in caplog.text
+
+
+async def test_a_sharded_run_outlives_a_manifest_that_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sharded, "MANIFEST_EVERY_S", 0)
+    failures = iter([ZeroDivisionError("no rate"), OSError("full"), asyncio.CancelledError()])
+
+    def fail(run: object, state: str) -> None:
+        raise next(failures)
+
+    collection: Any = SimpleNamespace(choice=None, _update_manifest=fail)
+    run: Any = SimpleNamespace(files=RunFiles(tmp_path), manifest=None)
+    with pytest.raises(asyncio.CancelledError):
+        await sharded.ShardedCollection._tick(collection, run)
+    assert "no rate" in caplog.text and "full" in caplog.text
+
+
+async def test_a_limiter_goes_on_without_the_server_when_its_follower_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def look(client: object) -> None:
+        raise ValueError("an odd page")
+
+    forgotten: list[bool] = []
+    limiter: Any = SimpleNamespace(forget_server=lambda: forgotten.append(True))
+    monkeypatch.setattr(server_load, "look", look)
+    await server_load.follow_server(cast("Any", None), limiter)
+    assert forgotten == [True] and "ValueError: an odd page" in caplog.text
+
+
+def test_the_display_of_verify_fails_once_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    looks: list[bool] = []
+
+    def look() -> Any:
+        looks.append(True)
+        raise ZeroDivisionError("no snapshot")
+
+    line = LiveLine("plain", look)
+    line._done = cast("Any", SimpleNamespace(wait=lambda seconds: len(looks) == 3))
+    line._run()
+    assert capsys.readouterr().err.count("the display failed: ZeroDivisionError: no snapshot") == 1

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
+from rollforge.importers import inspect_log
 from rollforge.importers.base import chosen_score, finite
 from rollforge.importers.harbor import _seconds, read_harbor
 from rollforge.importers.inspect_log import (
@@ -368,3 +369,18 @@ def test_a_sample_is_incomplete_by_its_limit_or_its_last_answers(
     row: Any, choices: Any, why: str | None
 ) -> None:
     assert _why_incomplete(row, cast("Any", {"choices": choices})) == why
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(9, True), (10, True), (11, False)])
+def test_a_member_of_an_archive_is_read_up_to_the_longest_line(
+    size: int, is_read: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(inspect_log, "LONGEST_LINE", 10)
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as archive:
+        archive.writestr("one", b"x" * size)
+    with zipfile.ZipFile(tmp_path / "log.eval") as archive:
+        if is_read:
+            assert len(inspect_log._member(archive, "one", tmp_path)) == size
+        else:
+            with pytest.raises(DataError, match="larger than"):
+                inspect_log._member(archive, "one", tmp_path)

@@ -815,3 +815,18 @@ def test_a_display_that_fails_does_not_end_the_run(kind: Progress, monkeypatch: 
     shown.show()
     shown.close()
     assert asked or kind == "notebook", "the display never asked for its line"
+
+
+def test_tasks_from_memory_are_written_whole_and_only_if_they_changed(tmp_path: Path) -> None:
+    from rollforge.interactive.in_memory import write_tasks
+
+    target = write_tasks([{"prompt": "1+1?"}], tmp_path / "run" / "rollouts_input.jsonl")
+    before = target.stat()
+    write_tasks([{"prompt": "1+1?"}], target)
+    assert (target.stat().st_ino, target.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    with pytest.raises(UsageError):
+        write_tasks([{"prompt": "2+2?"}, 7], target)
+    assert target.stat().st_ino == before.st_ino
+    write_tasks([{"prompt": "2+2?"}], target)
+    assert json.loads(target.read_text())["prompt"] == "2+2?"
+    assert [path.name for path in target.parent.iterdir()] == [target.name]

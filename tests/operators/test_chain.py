@@ -138,3 +138,28 @@ def test_an_operator_is_anything_with_apply():
             return Outcome(experiences=list(experiences)[::2])
 
     assert len(Pipeline([("half", Half())]).run(step(0, 1, 0, 1))[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "given", "takes"),
+    [
+        ({"use": "reward_filter", "max": 1, "min": "high"}, 'min = "high"', "min is a number"),
+        ({"use": "length_filter", "min": 1.5}, "min = 1.5", "min is a whole number"),
+        ({"use": "dedupe", "scope": "step"}, 'scope = "step"', 'scope is "run" or "task"'),
+        (
+            {"use": "group_advantages", "divide_by_turns": 1},
+            "divide_by_turns = 1",
+            "divide_by_turns is true or false",
+        ),
+        (
+            {"use": "reward_shaping", "weights": {"a": "x"}},
+            'weights = {"a": "x"}',
+            "weights is a table, each value a number",
+        ),
+    ],
+)
+def test_an_option_of_another_type_is_refused_with_what_it_takes(entry, given, takes):
+    with pytest.raises(UsageError, match="operator 1") as refused:
+        pipeline_from_config([entry])
+    assert f"{given} is not understood" in str(refused.value)
+    assert refused.value.hint == takes

@@ -374,3 +374,20 @@ async def test_a_call_is_written_against_one_of_the_last_sixteen(
         await work.post("/v1/chat/completions", body)
         last = work.lines()[-1]
     assert last["input_from"] == ({"call": 0, "items": 1} if is_shared else None)
+
+
+async def test_only_a_get_of_the_models_lists_them(tmp_path: Path) -> None:
+    async with bench(tmp_path) as work:
+        base = f"{work.proxy.url}/r/{work.session.secret}/v1"
+        answers = []
+        for method, path in (
+            ("GET", "models"),
+            ("GET", "models/simulated"),
+            ("GET", "chat/completions"),
+            ("PUT", "models"),
+        ):
+            async with work.http.request(
+                method, f"{base}/{path}", json={} if method == "PUT" else None
+            ) as answer:
+                answers.append(answer.status)
+    assert answers == [200, 200, 405, 405]

@@ -371,3 +371,11 @@ def test_sixty_four_settled_tasks_decide_which_others_go_on() -> None:
         assert schedule._rules().usual.rate == 1e9
         schedule._book.put(position, summary(0.0, 1.0))
     assert schedule._rules().usual.rate < 1
+
+
+def test_once_every_task_was_begun_few_settled_ones_decide_too() -> None:
+    schedule, _ = open_schedule(5, design(target=1000), {})
+    schedule._book.put(0, summary(0.0, 1.0))
+    for cursor, is_early in ((4, True), (5, False)):
+        schedule._cursor = cursor
+        assert (schedule._rules().usual.rate == 1e9) is is_early

@@ -569,3 +569,37 @@ def test_the_fates_of_rollouts_add_up_to_the_counts_of_the_manifest(tmp_path: Pa
         name: count for name, count in made.counts.rollouts.items() if name not in ("in", "kept") and count
     }
     assert dict(fates) == counted
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "flag"),
+    [
+        ("sft", {"min_reward": 2.0}, "below threshold (--min-reward 2)"),
+        ("sft", {"where": "reward == 7"}, "where does not hold (--where 'reward == 7')"),
+        ("sft", {"max_chars": 1}, "answer too long (--max-chars 1)"),
+        ("dpo", {"min_gap": 3.0}, "gap too small (--min-gap 3)"),
+        ("kto", {"high": 5.0, "low": -1.0}, "between the tiers (--high 5, --low -1)"),
+        ("grpo", {"band": (0.0, 0.001)}, "outside the difficulty band (--band 0-0.001)"),
+        ("grpo", {"min_spread": 4.0}, "group without signal (--min-spread 4)"),
+    ],
+)
+def test_when_no_example_is_left_the_message_names_the_flag(
+    tmp_path: Path, recipe: str, options: dict[str, Any], flag: str
+) -> None:
+    rows = [
+        make_rollout(task, sample, sample / 3, text=f"{task} {sample}")
+        for task in range(4)
+        for sample in range(4)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    with pytest.raises(UsageError) as raised:
+        prepare(recipe, run, to="trl", out=tmp_path / "out", **options)
+    assert flag in str(raised.value)
+    assert flag.partition("(")[2].split()[0] in str(raised.value.hint)
+
+
+def test_an_unknown_field_to_balance_by_is_answered_with_a_query_of_the_run(tmp_path: Path) -> None:
+    run = write_rows(tmp_path / "my run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    with pytest.raises(UsageError) as raised:
+        prepare("sft", run, to="trl", out=tmp_path / "out", balance="no_such_field")
+    assert f"rollforge query '{tmp_path / 'my run'}' " in str(raised.value.hint)

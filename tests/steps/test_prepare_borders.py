@@ -12,12 +12,13 @@ import pytest
 from rollforge.errors import UsageError
 from rollforge.recipes.base import RecipeOptions
 from rollforge.steps.prepare.dataset_manifest import DatasetStatistics, Distribution
-from rollforge.steps.prepare.dataset_plan import _sample
+from rollforge.steps.prepare.dataset_plan import DatasetPlan, _sample
 from rollforge.steps.prepare.describe import histogram, red_flags, scale_flags, summary
 from rollforge.steps.prepare.overlap import Grams, SignatureIndex
 from rollforge.steps.prepare.read_back import _Checker
 from rollforge.steps.prepare.rollout_pool import _length_limits, _samples
 from rollforge.steps.prepare.settings import _LEAST, make_settings
+from rollforge.steps.prepare.survey import _keys
 
 NAN = float("nan")
 
@@ -183,3 +184,18 @@ def test_a_file_is_read_back_up_to_its_fifth_problem(tmp_path: Path) -> None:
     assert checker._read(tmp_path, None) == (8, [f"row {row}: odd" for row in (3, 5, 6, 7, 8)])
     checker._problems = lambda line: ["odd"] if line == b"a" else []
     assert checker._read(tmp_path, None) == (10, ["row 3: odd"])
+
+
+def test_a_prompt_that_moves_to_the_first_split_changes_places_with_one_there() -> None:
+    selection: Any = SimpleNamespace(first=np.arange(6))
+    prompts = np.array([7, 7, 8, 8, 9, 9])
+    for keep, split in (([], [0, 0, 1, 1, 0, 0]), ([2], [1, 1, 0, 0, 0, 0]), ([0, 2], [0, 0, 0, 0, 0, 0])):
+        plan = DatasetPlan(selection, np.array([0, 0, 0, 0, 1, 1]), ("train", "test"), 6)
+        plan.swap_into_first(4, keep, prompts)
+        assert plan.split.tolist() == split
+
+
+def test_columns_with_optional_keys_come_in_order_of_name() -> None:
+    uses = [frozenset({"rejected.name", "plain"}), frozenset({"chosen.name", "chosen.weight"})]
+    keys = _keys(uses)
+    assert list(keys) == ["chosen", "rejected"] and keys["chosen"] == {"name", "weight"}

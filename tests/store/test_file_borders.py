@@ -359,3 +359,17 @@ def test_a_folder_is_ours_by_its_owner_and_roots_also_by_a_private_one(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     entry: Any = SimpleNamespace(stat=lambda follow_symlinks: SimpleNamespace(st_uid=owner, st_mode=mode))
     assert _is_ours(entry) is is_ours
+
+
+def test_a_run_is_sharded_by_its_plan_unless_its_file_is_named(tmp_path: Path) -> None:
+    run = RunFiles(tmp_path)
+    assert not run.is_sharded and run.verify_failures == run.failures
+    run.shards.mkdir()
+    (run.shards / "plan.json").write_text("{}")
+    assert run.is_sharded and run.verify_failures == run.shards / "verify_failures.jsonl"
+    run.rollouts.write_text("")
+    assert RunFiles(tmp_path).is_sharded and not RunFiles(run.rollouts).is_sharded
+    other = RunFiles(tmp_path / "other.jsonl")
+    other.shards.mkdir(exist_ok=True)
+    (other.shards / "plan.json").write_text("{}")
+    assert not other.is_sharded

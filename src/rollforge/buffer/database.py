@@ -171,7 +171,8 @@ class PostgresDatabase:
             self._connection: Any = psycopg.connect(url, autocommit=True)
         except psycopg.OperationalError as error:
             raise UsageError(
-                f"the buffer's database does not answer: {error}", hint="check the URL"
+                f"the buffer's database does not answer: {str(error).strip()}",
+                hint="start the server, or check host, port and database of --buffer postgresql://…",
             ) from error
         with self.transaction():
             tables = _TABLES.format(serial="bigserial primary key", blob="bytea")

@@ -155,7 +155,7 @@ def check_workers(workers: int) -> None:
 
 
 def make_executor(on: str, workers: int | None) -> Executor:
-    """The executor that `--on` and `--workers` ask for: `local`, `processes`, `ray` or `ray:ADDRESS`.
+    """The executor that `--on` and `--workers` ask for, as NAME or NAME:ADDRESS: `local`, `processes`, `ray:HOST:PORT`, a plugin's.
 
     Raises:
         UsageError: no executor has that name. Nothing is started before the executor's context is entered.
@@ -163,8 +163,10 @@ def make_executor(on: str, workers: int | None) -> Executor:
     name, _, address = on.partition(":")
     if workers is not None:
         check_workers(workers)
-    if address and name != "ray":
-        raise UsageError(f"--on {on}: only ray has an address", hint="write --on ray:HOST:PORT")
+    if address and name in ("local", "processes"):
+        raise UsageError(
+            f"--on {on}: {name} has no address", hint=f"write --on {name}; a cluster is --on ray:HOST:PORT"
+        )
     if name == "local" and workers is not None:
         name = "processes"
     executor: Executor = EXECUTORS.load(name)(ExecutorOptions(workers=workers, address=address or None))

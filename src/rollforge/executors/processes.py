@@ -46,12 +46,16 @@ class Processes:
     async def close(self) -> None:
         await asyncio.gather(*(hand.close() for hand in self._hands))
 
+    def command(self) -> list[str]:
+        """The command of one worker, which gets messages on stdin and answers on stdout."""
+        return [sys.executable, "-P", "-m", "rollforge.executors.process_worker", self._target]
+
     async def _started(self) -> _Process:
         name = host_name(
             next(self._numbers)
         )  # before the wait: several may be replaced at once, and a name is one worker's
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "rollforge.executors.process_worker", self._target),
+            *self.command(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the asker, which then tells its workers

@@ -103,12 +103,15 @@ class Exporter:
         return struct(f"{type(self).__name__}_{kind}", **fields)
 
     def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
-        """Contract violations of a row that has the right type."""
+        """Contract violations of a row that has the right type; an exporter that names the answers of a pair otherwise compares them
+        itself.
+        """
         tables = [self.columns[kind], self.completion_columns or {}]
         for name in (name for table in tables for name, column in table.items() if column.type == Messages):
             if hasattr(row, name):
                 yield from message_problems(getattr(row, name), shaping, where=name)
-        if kind == "pair" and row.chosen == row.rejected:
+        has_both = kind == "pair" and hasattr(row, "chosen") and hasattr(row, "rejected")
+        if has_both and row.chosen == row.rejected:
             yield "chosen equals rejected"
 
     def snippet(

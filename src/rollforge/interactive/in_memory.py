@@ -6,8 +6,8 @@ line can continue it.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from datetime import date, datetime
 from filecmp import cmp
@@ -18,6 +18,7 @@ from typing import Any
 from rollforge.errors import DataError, UsageError
 from rollforge.records import JsonFields, to_json
 from rollforge.store import RunFiles
+from rollforge.store.atomic import replacing
 from rollforge.tasks.containers import without_nulls
 
 BATCH_ROWS = 1024
@@ -31,6 +32,10 @@ def task_source(tasks: object, out: str | Path, *, limit: int | None = None) -> 
     return str(write_tasks(tasks, files.rollouts.with_name(f"{files.stem}_input.jsonl"), limit=limit))
 
 
+class _SameContent(Exception):
+    """The file has these tasks already."""
+
+
 def write_tasks(tasks: object, target: Path, *, limit: int | None = None) -> Path:
     """Write in-memory tasks as JSONL; a file with the same content is left unchanged.
 
@@ -40,18 +45,12 @@ def write_tasks(tasks: object, target: Path, *, limit: int | None = None) -> Pat
     rows = task_rows(tasks)
     if limit is not None and not isinstance(tasks, Sized):
         rows = islice(rows, limit)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    made = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for number, row in enumerate(rows):
-                file.write(_line(row, number))
-        if not (target.exists() and cmp(made, target, shallow=False)):
-            made.chmod(0o666 & ~_umask())
-            made.replace(target)
-    finally:
-        made.unlink(missing_ok=True)
+    with contextlib.suppress(_SameContent), replacing(target, syncs=False) as file:
+        for number, row in enumerate(rows):
+            file.write(_line(row, number))
+        file.flush()
+        if target.exists() and cmp(file.name, target, shallow=False):
+            raise _SameContent
     return target
 
 
@@ -147,9 +146,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -121,7 +121,7 @@ class CollectKeywords(TypedDict, total=False):
     model_version: int | None
     """Version of the policy, recorded on every experience."""
     mount: Sequence[str] | str
-    """File or directory that programs in the sandbox may read; repeatable."""
+    """File or folder that programs in the sandbox may read; repeatable."""
     n: int
     """Take only this many tasks: the same as limit."""
     network: Literal["none", "host"] | None

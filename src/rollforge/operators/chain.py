@@ -8,6 +8,8 @@ of the pipeline.
 from __future__ import annotations
 
 import inspect
+import json
+import re
 import time
 import tomllib
 from collections import Counter
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import msgspec
+import msgspec.inspect
 
 from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
@@ -172,9 +175,44 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
     try:
         return name, convert(entry, kind)
     except msgspec.ValidationError as error:
+        words = _option_words(kind)
+        option = re.search(r"at `\$\.(\w+)", str(error))
+        if option is None or option[1] not in words:
+            takes = ", ".join(f"{name} ({what})" for name, what in words.items())
+            raise UsageError(f"operator {position} ({use}): {error}", hint=f"its options: {takes}") from error
+        value = json.dumps(entry[option[1]], default=str)
         raise UsageError(
-            f"operator {position} ({use}): {error}", hint="see its options: docs/operators.md"
+            f"operator {position} ({use}): {option[1]} = {value} is not understood",
+            hint=f"{option[1]} is {words[option[1]]}",
         ) from error
+
+
+def _option_words(kind: type[Operator]) -> dict[str, str]:
+    """Option → what it takes, in words."""
+    described = msgspec.inspect.type_info(kind)
+    fields = described.fields if isinstance(described, msgspec.inspect.StructType) else ()
+    return {field.name: _type_in_words(field.type) for field in fields if not field.name.startswith("_")}
+
+
+def _type_in_words(kind: msgspec.inspect.Type) -> str:
+    match kind:
+        case msgspec.inspect.UnionType(types=members):
+            return " or ".join(
+                _type_in_words(one) for one in members if not isinstance(one, msgspec.inspect.NoneType)
+            )
+        case msgspec.inspect.LiteralType(values=values):
+            return " or ".join(json.dumps(value) for value in values)
+        case msgspec.inspect.FloatType():
+            return "a number"
+        case msgspec.inspect.IntType():
+            return "a whole number"
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.DictType(value_type=value):
+            return f"a table, each value {_type_in_words(value)}"
+        case msgspec.inspect.CollectionType(item_type=item):
+            return f"a list, each item {_type_in_words(item)}"
+    return "a text"
 
 
 def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:

@@ -27,6 +27,7 @@ import msgspec
 import xxhash
 
 from rollforge.errors import UsageError
+from rollforge.runtime.logged_once import LoggedOnce
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import shipping
 from rollforge.store.absent import absent_text
@@ -375,18 +376,12 @@ class WorkingCopy:
         """Renew the lock while it is ours. Data is protected by create-only objects; the lock only prevents a second writer from
         starting.
         """
-        while not ended.wait(RENEW_S):
-            try:
-                assert self._lock_tag is not None
-                renewed = self.objects.put_if_unchanged(self._lock, _lock_text(), self._lock_tag)
-            except OSError as error:
-                logger.warning("cannot renew the lock of %s: %s", self.url, error)
-                continue
-            if renewed is None:
-                logger.warning("the lock of %s was taken over by another process", self.url)
-                self._lock_tag = None
-                return
-            self._lock_tag = renewed
+        logged = LoggedOnce(logger, f"cannot renew the lock of {self.url}")
+        while self._lock_tag is not None and not ended.wait(RENEW_S):
+            with logged:
+                self._lock_tag = self.objects.put_if_unchanged(self._lock, _lock_text(), self._lock_tag)
+                if self._lock_tag is None:
+                    logger.warning("the lock of %s was taken over by another process", self.url)
 
     # -- names --------------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ def check(
     Parameters
     ----------
     runs
-        The run: a directory, a rollouts file, or several as one.
+        The run: a folder, a rollouts file, or several as one.
     recipes
         Purpose of the data: sft, dpo, kto, rm, ppo, grpo, or a recipe of an installed package. Adds that recipe's checks to the
         gate; repeatable.

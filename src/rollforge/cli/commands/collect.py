@@ -213,7 +213,7 @@ def collect(
         Task file: JSONL, a JSON array or CSV (plain, .gz, .zst), Arrow or Parquet; hf://datasets/ORG/NAME[@REVISION][/path]
         on the Hub; - reads stdin. Not needed where --env brings the tasks.
     out
-        The run: a directory, or a rollouts file.
+        The run: a folder, or a rollouts file.
     model
         Model name; `simulated` starts the embedded model. Needed unless --gym-agent uses its own.
     fresh

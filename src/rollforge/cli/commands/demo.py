@@ -52,7 +52,7 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
     """
     out = out or _free_directory()
     if (out / "run").exists():
-        raise UsageError(f"{out / 'run'} exists", hint="name a directory that does not")
+        raise UsageError(f"{out / 'run'} exists", hint="name a folder that does not")
     out.mkdir(parents=True, exist_ok=True)
     paths = {
         "tasks": out / "tasks.jsonl",

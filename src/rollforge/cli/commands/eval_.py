@@ -59,9 +59,9 @@ def evaluate(
     model
         Model name; `simulated` starts the embedded model.
     out
-        The run's directory; by default runs/eval-MODEL.
+        The run's folder; by default runs/eval-MODEL.
     step
-        Training step the metrics are logged at, so that curves can be drawn. Another step in the same directory is
+        Training step the metrics are logged at, so that curves can be drawn. Another step in the same folder is
         evaluated anew.
     fresh
         Move an existing run aside and start anew.

@@ -41,7 +41,7 @@ def experiences(
     Parameters
     ----------
     run
-        The run: a directory or a rollouts file.
+        The run: a folder or a rollouts file.
     pipeline
         TOML file of [[operator]] tables; without it everything goes through as it is.
     out

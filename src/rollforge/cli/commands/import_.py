@@ -32,7 +32,7 @@ def import_(
     path
         The log.
     out
-        The run to make: a directory, or a rollouts file.
+        The run to make: a folder, or a rollouts file.
     reward
         Which score is the reward, where a log has several.
     json

@@ -23,7 +23,7 @@ def merge(
     Parameters
     ----------
     run
-        The run: the directory that was collected with --shard, --workers or --on.
+        The run: the folder that was collected with --shard, --workers or --on.
     out
         File to write; by default rollouts.jsonl in the run.
     json

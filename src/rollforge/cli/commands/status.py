@@ -15,7 +15,7 @@ def status(run: str, /, *, owed: Flag = False, json: Flag = False) -> Exit:
     Parameters
     ----------
     run
-        The run: a directory, or a rollouts file.
+        The run: a folder, or a rollouts file.
     owed
         Print only the shards to submit again, as Slurm writes an array (0-3,17); nothing when there are none.
     json

@@ -128,7 +128,7 @@ def verify(
     Parameters
     ----------
     run
-        The run: a directory, or a rollouts file.
+        The run: a folder, or a rollouts file.
     verifier
         Name of a built-in verifier, file.py:function or module:function.
     json

@@ -12,14 +12,13 @@ import msgspec
 
 from rollforge.cli.render.console import err, say
 from rollforge.statistics.counts import count_of
+from rollforge.steps.prepare import KEPT_BY
 
 if TYPE_CHECKING:
     from rollforge.steps.prepare import DatasetManifest
 
 _DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
 """Reason why a rollout is left out → the option whose value decides it."""
-_KEPT_BY = {"truncated": "--keep-truncated", "error text as answer": "--keep-error-text"}
-"""Reason why a rollout is left out → the option that keeps it."""
 _NOT_COUNTED = {
     "failed_attempts": "failed attempts on record are no rollouts and not counted here",
     "rejected_lines": "lines are no rollouts and not counted here",
@@ -138,8 +137,8 @@ def _funnel(manifest: DatasetManifest) -> None:
 
 def _option(reason: str, thresholds: dict[str, Any]) -> str:
     """The option and value that dropped these rollouts, or the option that would keep them."""
-    if reason in _KEPT_BY:
-        return f" ({_KEPT_BY[reason]} keeps them)"
+    if reason in KEPT_BY:
+        return f" ({KEPT_BY[reason]} keeps them)"
     option = _DECIDED_BY.get(reason, "")
     return (
         f" (--{option.replace('_', '-')} {thresholds[option]:g})"

@@ -260,7 +260,7 @@ class _Lines:
 
     def _run(self) -> None:
         pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1
-        failure = self._guarded(self._announce)
+        failure = guarded(self._announce)
         while not self._done.wait(0.25):
             if time.monotonic() < due:
                 continue
@@ -274,16 +274,16 @@ class _Lines:
                     self._write(now)
                     shown = now.finished
 
-            failure = self._guarded(show, failure)
+            failure = guarded(show, failure)
 
-    @staticmethod
-    def _guarded(show: Callable[[], None], last_failure: str = "") -> str:
-        """Run one piece of the display; report its first failure on stderr and go on."""
-        _, failure = drawn(show)
-        if failure and failure != last_failure:
-            with contextlib.suppress(OSError, ValueError):
-                print(failure, file=sys.stderr, flush=True)
-        return failure or last_failure
+
+def guarded(show: Callable[[], None], last_failure: str = "") -> str:
+    """Run one piece of a display; report its first failure on stderr and go on."""
+    _, failure = drawn(show)
+    if failure and failure != last_failure:
+        with contextlib.suppress(OSError, ValueError):
+            print(failure, file=sys.stderr, flush=True)
+    return failure or last_failure
 
 
 def drawn(draw: Callable[[], T]) -> tuple[T | None, str]:

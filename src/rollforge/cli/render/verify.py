@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rollforge.cli.render.console import err, out, say
-from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
+from rollforge.cli.render.progress import Progress, duration, guarded, number, short_time, write_record
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
 from rollforge.statistics.counts import count_of
@@ -44,20 +45,25 @@ class LiveLine:
 
     def _run(self) -> None:
         pause = {"rich": 0.25, "json": 2.0, "plain": 2.0}.get(self._kind, 0.25)
-        due = time.monotonic() + pause
+        due, failure = time.monotonic() + pause, ""
         while not self._done.wait(0.25):
-            now = self._look()  # also when nothing is shown: it samples how busy the workers are
-            if time.monotonic() < due:
-                continue
-            due = time.monotonic() + pause
-            if self._kind == "json":
-                write_record({"event": "progress", **msgspec.to_builtins(now)})
-            elif self._kind == "plain":
-                print(snapshot_text(now), file=sys.stderr, flush=True)
-                pause = min(pause * 1.5, 60.0)
-            elif self._kind == "rich":
-                sys.stderr.write("\r\x1b[K" + snapshot_text(now)[: max(20, err().width - 1)])
-                sys.stderr.flush()
+            is_due = time.monotonic() >= due
+            failure = guarded(partial(self._show, is_shown=is_due), failure)
+            if is_due:
+                due = time.monotonic() + pause
+                pause = min(pause * 1.5, 60.0) if self._kind == "plain" else pause
+
+    def _show(self, *, is_shown: bool) -> None:
+        now = self._look()  # also when nothing is shown: it samples how busy the workers are
+        if not is_shown:
+            return
+        if self._kind == "json":
+            write_record({"event": "progress", **msgspec.to_builtins(now)})
+        elif self._kind == "plain":
+            print(snapshot_text(now), file=sys.stderr, flush=True)
+        elif self._kind == "rich":
+            sys.stderr.write("\r\x1b[K" + snapshot_text(now)[: max(20, err().width - 1)])
+            sys.stderr.flush()
 
 
 def snapshot_text(now: VerifySnapshot) -> str:

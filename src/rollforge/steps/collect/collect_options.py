@@ -225,7 +225,7 @@ class CollectOptions(
     input: str
     """Task file (JSONL, a JSON array, CSV, Arrow, Parquet), hf://datasets/ORG/NAME, `-` for stdin; empty with --env."""
     out: str
-    """The run: a directory, or a rollouts file."""
+    """The run: a folder, or a rollouts file."""
     model: str = ""
     """Model name; `simulated` starts the embedded model. A remote agent uses its own model and needs none here."""
     step: int | None = None

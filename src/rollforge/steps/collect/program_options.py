@@ -23,7 +23,7 @@ class ProgramOptions:
     withhold: tuple[str, ...] = ()
     """Task field that programs must not read in ROLLFORGE_TASK; repeatable. Expected answers are withheld anyway."""
     mount: tuple[str, ...] = ()
-    """File or directory that programs in the sandbox may read; repeatable."""
+    """File or folder that programs in the sandbox may read; repeatable."""
     network: Literal["none", "host"] | None = None
     """Network of programs: none (the default in the sandbox) leaves only the model, host is this machine's."""
     artifacts: tuple[str, ...] = ()

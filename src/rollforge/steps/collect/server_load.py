@@ -6,11 +6,16 @@ Without metrics, throughput and 429s alone determine the limit.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from rollforge.endpoint import Client, Limiter
 from rollforge.endpoint.server_metrics import ServerLoad, joined, read_load
 from rollforge.errors import Failure
+from rollforge.runtime.logged_once import LoggedOnce
+from rollforge.runtime.on_error import OnError
+
+logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 FIRST_LOOKS_S = (0.0, 5.0, 20.0)
@@ -18,7 +23,15 @@ FIRST_LOOKS_S = (0.0, 5.0, 20.0)
 
 
 async def follow_server(client: Client, limiter: Limiter) -> None:
-    """Poll the server's load once a second until cancelled; returns at once if it has no metrics."""
+    """Poll the server's load once a second until cancelled; returns at once if it has no metrics.
+
+    A failure of this task costs the run nothing: the limiter goes on without the server's load.
+    """
+    with LoggedOnce(logger, "the server's load is no longer read"), OnError(limiter.forget_server):
+        await _follow(client, limiter)
+
+
+async def _follow(client: Client, limiter: Limiter) -> None:
     for pause_s in FIRST_LOOKS_S:
         await asyncio.sleep(pause_s)
         try:

@@ -24,6 +24,7 @@ from rollforge.checks.building_blocks.stream import SuspectWindow
 from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.environments.base import Environment, open_environment
 from rollforge.errors import Exit, RollforgeError, UsageError
+from rollforge.runtime.logged_once import LoggedOnce
 from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.batch_step import collect_batches
 from rollforge.steps.collect.batch.results import BatchReport
@@ -239,18 +240,13 @@ class Collection:
         Errors do not affect rollouts: they are shown once, and the next round retries.
         """
         written = 0.0
-        last_error = ""
+        logged = LoggedOnce(logger, f"cannot write {plan.files.manifest}")
         while True:
-            try:
+            with logged:
                 machinery.engine.live.tick()
                 if time.monotonic() - written > MANIFEST_EVERY_S:
                     written = time.monotonic()
                     await self._write_manifest(machinery, plan)
-            except Exception as error:  # noqa: BLE001  (a defect in what is shown must not end or hide the run)
-                what = f"cannot write {plan.files.manifest}: {type(error).__name__}: {error}"
-                if what != last_error:
-                    last_error = what
-                    logger.warning("%s", what)
             before = time.monotonic()
             await asyncio.sleep(0.5)
             self._lag_s = 0.8 * self._lag_s + 0.2 * (time.monotonic() - before - 0.5)

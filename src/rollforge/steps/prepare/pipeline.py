@@ -40,7 +40,7 @@ from rollforge.steps.prepare.output_folder import OutputFolder, reporting_disk_e
 from rollforge.steps.prepare.read_back import read_back
 from rollforge.steps.prepare.rollout_pool import Pool, load_pool
 from rollforge.steps.prepare.sequences import refuse_sequences
-from rollforge.steps.prepare.settings import Settings, make_settings
+from rollforge.steps.prepare.settings import KEPT_BY, Settings, flags_behind, make_settings
 from rollforge.steps.prepare.survey import Survey, survey
 from rollforge.steps.prepare.text_filters import AnswerUse, rule_out_by_text
 from rollforge.steps.prepare.write_rows import Progress, Written, copy_dataset, write_dataset
@@ -215,7 +215,7 @@ def _make(
         marks: Mapping[str, int] = {}
         if job.is_copy:
             plan, form = make_plan(job.recipe, pool, job.settings), job.form.form
-            _refuse_nothing(plan, {})
+            _refuse_nothing(plan, {}, job.settings)
             written = copy_dataset(pool, plan, job.exporter, form, folder.path, job.settings.shards, progress)
         else:
             plan, surveyed = _plan_and_survey(job, pool, folder.path, progress)
@@ -270,7 +270,7 @@ def _plan_and_survey(
             job.recipe, pool, plan, job.settings, lost=surveyed.lost, unreadable=source.unreadable
         )
         if again is None:
-            _refuse_nothing(plan, surveyed.lost)
+            _refuse_nothing(plan, surveyed.lost, job.settings)
             return plan, surveyed
         draft.drop()
         plan = again
@@ -288,16 +288,25 @@ def _source(job: PrepareJob, pool: Pool, plan: DatasetPlan, form: Form) -> Examp
     )
 
 
-def _refuse_nothing(plan: DatasetPlan, lost: Mapping[int, str]) -> None:
-    """Raise if no example is left, with the fates of all rollouts."""
+def _refuse_nothing(plan: DatasetPlan, lost: Mapping[int, str], settings: Settings) -> None:
+    """Raise if no example is left, with the fates of all rollouts and the flags that decided them."""
     if len(plan.selection) > len(lost):
         return
+    counts = {reason: count for reason, count in plan.selection.fates.items() if reason != "kept" and count}
+    flags = {reason: flags_behind(reason, settings, plan.selection.settings) for reason in counts}
     fates = ", ".join(
-        f"{count:,} {reason}" for reason, count in plan.selection.fates.items() if reason != "kept" and count
+        f"{count:,} {reason}" + (f" ({', '.join(flags[reason])})" if flags[reason] else "")
+        for reason, count in counts.items()
     )
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in Written([], lost).dropped.items())
     text = "; ".join(part for part in (fates, reasons) if part) or "there are no rollouts"
-    raise UsageError(f"no example is left: {text}", hint="see what other thresholds give: add --dry-run")
+    most = max(counts, key=lambda reason: counts[reason], default="")
+    hint = "see what other thresholds give: add --dry-run"
+    if most in KEPT_BY:
+        hint = f"{KEPT_BY[most]} keeps them"
+    elif flags.get(most):
+        hint = f"change {flags[most][0].partition(' ')[0]}; {hint}"
+    raise UsageError(f"no example is left: {text}", hint=hint)
 
 
 def _write_beside(folder: Path, job: PrepareJob, manifest: DatasetManifest) -> None:

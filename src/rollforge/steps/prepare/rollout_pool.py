@@ -31,6 +31,7 @@ from rollforge.index import (
 )
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, rank_in_group, scrambled
 from rollforge.recipes.recipe_columns import FLAGS, answer_codes, candidate_columns, rollout_keys
+from rollforge.statistics.stats import distinct
 from rollforge.steps.prepare.settings import Settings
 
 _AT_ONCE = 8192
@@ -109,7 +110,7 @@ class Pool:
         for start in range(0, len(positions), _AT_ONCE):
             some = positions[start : start + _AT_ONCE]
             runs = self.run[some]
-            streams = {int(run): self._lines(int(run), some[runs == run]) for run in np.unique(runs)}
+            streams = {int(run): self._lines(int(run), some[runs == run]) for run in distinct(runs)}
             if len(streams) == 1:
                 yield from streams.popitem()[1]
             else:
@@ -359,9 +360,10 @@ def _balance_classes(pool: Pool, settings: Settings) -> Ints:
     values = [values[position] for position in pool.order]
     names = sorted({repr(value) for value in values})
     if len(names) < 2 and all(value is None for value in values):
+        run = shlex.quote(pool.indexes[0].runs[0].name)
         raise UsageError(
             f"--balance {name}: neither a column of the run nor a field of its tasks",
-            hint="balance by difficulty, or by a column: rollforge query RUN 'select * from rollouts limit 1'",
+            hint=f"balance by difficulty, or by a column: rollforge query {run} 'select * from rollouts limit 1'",
         )
     code = {name: number for number, name in enumerate(names)}
     return np.array([code[repr(value)] for value in values], dtype=np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Literal
@@ -155,6 +157,50 @@ _LEAST = {
     **dict.fromkeys(("min_gap", "min_spread"), 0),
 }
 """Smallest allowed value of an option."""
+
+_DECIDED_BY: Mapping[str, tuple[str, ...]] = {
+    "below threshold": ("min_reward",),
+    "beyond the best of its task": ("per_task",),
+    "gap too small": ("min_gap", "max_pairs", "length_ratio"),
+    "left without a pair": (
+        "high", "low", "chosen_where", "rejected_where", "min_gap", "max_pairs", "max_uses", "length_ratio", "balance",
+    ),
+    "in neither tier": ("high", "low", "chosen_where", "rejected_where"),
+    "between the tiers": ("high", "low", "chosen_where", "rejected_where"),
+    "group without signal": ("min_spread",),
+    "outside the difficulty band": ("band",),
+    "where does not hold": ("where",),
+    "left out for balance": ("balance",),
+    "answer too short": ("min_chars",),
+    "answer too long": ("max_chars",),
+    "too many tokens": ("max_tokens",),
+    "prompt overlaps an evaluation": ("decontaminate", "ngram"),
+}  # fmt: skip
+"""Reason why a rollout is left out → the settings that decide it."""
+KEPT_BY: Mapping[str, str] = {"truncated": "--keep-truncated", "error text as answer": "--keep-error-text"}
+"""Reason why a rollout is left out → the flag that keeps it."""
+
+
+def flags_behind(reason: str, settings: Settings, derived: Mapping[str, object]) -> list[str]:
+    """The flags behind a reason, each with its value: those that were given, and thresholds `derived` from the rewards."""
+    flags = []
+    for name in _DECIDED_BY.get(reason, ()):
+        value = getattr(settings, name)
+        if value == getattr(Settings, name):
+            value = derived.get(name)
+        if value is not None:
+            flags.append(f"--{name.replace('_', '-')} {_as_word(name, value)}")
+    return flags
+
+
+def _as_word(name: str, value: object) -> str:
+    """A setting's value as its flag takes it."""
+    if name == "band" and isinstance(value, tuple):
+        return "-".join(f"{number:g}" for number in value)
+    if isinstance(value, tuple):
+        return shlex.join(str(one) for one in value)
+    return f"{value:g}" if isinstance(value, float) else shlex.quote(str(value))
+
 
 SPLIT_NAMES = ("train", "validation", "test")
 

@@ -25,6 +25,7 @@ from rollforge.exporters.examples import Demonstration, Example, Kind
 from rollforge.exporters.form import Form
 from rollforge.exporters.writer import RowWriter
 from rollforge.recipes.base import Ints
+from rollforge.statistics.stats import distinct
 from rollforge.steps.prepare.asked_form import AskedForm, asked_form
 from rollforge.steps.prepare.dataset_plan import DatasetPlan
 from rollforge.steps.prepare.draft import Draft
@@ -167,7 +168,7 @@ def watch_rows(
         lost |= slips
     uses = [_uses_in(use, watch.form) for use in code_by_use]
     written = np.delete(codes, list(lost))
-    form = msgspec.structs.replace(watch.form, keys=_keys(uses[code] for code in np.unique(written)))
+    form = msgspec.structs.replace(watch.form, keys=_keys(uses[code] for code in distinct(written)))
     return RowsSeen(form, lost, watch.times, False, uses, codes, sizes)
 
 

@@ -19,6 +19,7 @@ import msgspec
 from rollforge.agents.base import Agent
 from rollforge.checks.building_blocks.stream import Watch
 from rollforge.errors import Failure, RollforgeError
+from rollforge.runtime.logged_once import LoggedOnce
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.engine import CollectEngine
@@ -214,8 +215,10 @@ class ShardRunner:
     async def _beat(self, lease: Lease, engine: CollectEngine) -> None:
         """Write heartbeats; stop if another process has taken the shard over."""
         last_beat = -BEAT_EVERY_S
+        # The rollouts' own file says whether the disk can still be written.
+        logged = LoggedOnce(logger, f"cannot write the heartbeat of shard {lease.shard}")
         while True:
-            try:
+            with logged:
                 if await asyncio.to_thread(lease.is_taken_over):
                     logger.warning("shard %d was taken over by another process", lease.shard)
                     engine.stop("taken over")
@@ -230,8 +233,6 @@ class ShardRunner:
                         failed=dict(self.live.failures),
                     )
                     await asyncio.to_thread(lease.beat, beat)
-            except OSError as error:  # the rollouts' own file says whether the disk can still be written
-                logger.warning("cannot write the heartbeat of shard %d: %s", lease.shard, error)
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _keep_reason(self, engine: CollectEngine) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -24,6 +25,7 @@ from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.executors.base import Introduction, Message, make_executor
 from rollforge.executors.foreman import Assignment, Foreman, Progress
+from rollforge.runtime.logged_once import LoggedOnce
 from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.collect.bottleneck import Load, bottleneck
 from rollforge.steps.collect.chosen_verifier import chosen_verifier
@@ -55,6 +57,8 @@ from rollforge.store.shards import STALE_S, read_beat, read_epochs, refuse_other
 from rollforge.store.shipping import address_of, copy_of
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.running.sources import sent_files
+
+logger = logging.getLogger(__name__)
 
 TARGET = "rollforge.steps.collect.shards.shard_worker:CollectWorker"
 
@@ -374,11 +378,12 @@ class ShardedCollection:
     # -- the manifest -------------------------------------------------------------------------------------------------
 
     async def _tick(self, run: ShardedRun) -> None:
-        """Update the manifest for `status`. With a single shard, `status` reads the shards itself."""
+        """Update the manifest for `status`; errors do not affect rollouts. With a single shard, `status` reads the shards itself."""
+        logged = LoggedOnce(logger, f"cannot write {run.files.manifest}")
         while True:
             if self.choice is None:
-                self._update_manifest(run, "running")
-                with contextlib.suppress(OSError):
+                with logged:
+                    self._update_manifest(run, "running")
                     await asyncio.to_thread(run.manifest.write, run.files)
             await asyncio.sleep(MANIFEST_EVERY_S)
 
