@@ -198,6 +198,10 @@ def finish_collect(
     if write is None and not json:
         _print_end(result, metrics)
     if result.ending not in ("done", "incomplete") or result.owed:
+        if result.exit_code == Exit.BROKEN_VERIFICATION and result.suspect is not None:
+            say(
+                "mend the verifier first; until it has changed and judged them again, these verdicts stay suspect"
+            )
         say(f"resume with: {command}")
     return result.exit_code
 
