@@ -265,6 +265,8 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         say(f"  verifier  {failures_text(list(result.verifier_failures.items()))}")
     for note in result.agent_notes:
         say(f"  agent     {note}")
+    for note in result.server_notes:
+        say(f"  server    {note}")
     if result.suspect is not None:
         _print_suspect(result)
     if result.bad_lines:
