@@ -181,7 +181,7 @@ def _other_command(path: Path, files: RunFiles) -> str:
     if path.is_file() and not holds_rollouts(path):
         tasks = shlex.quote(str(path))
         return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
-    if runs_in(path) or (path.is_dir() and not files.rollouts.exists()):
+    if not files.rollouts.exists() and (runs_in(path) or path.is_dir()):
         return what_is_there(path, [run for run in runs_in(path) if run.is_dir() or holds_rollouts(run)])
     return f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(path))}"
 

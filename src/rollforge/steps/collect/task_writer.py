@@ -76,6 +76,8 @@ class TaskWriter:
         self._template = PromptTemplate.load(options.prompt_template) if options.prompt_template else None
         self._mapping = FieldMap.parse(options.map)
         self._unseen = set(agent.hides)
+        self.unrouted = agent.routes.names
+        """Names with an entry in --agent-map or --fan-out that no row has carried yet."""
 
     def write_all(self, source: TaskSource) -> None:
         """Write every selected task; bad lines are collected in `bad`."""
@@ -114,6 +116,8 @@ class TaskWriter:
             mapping=self._mapping,
             may_lack_prompt=self._agent.may_lack_prompt,
         )
+        if self.unrouted:
+            self.unrouted -= set(self._agent.routes.keys_of(row))
         for position, agent in enumerate(self._agent.routes.of(row)):
             if agent is not None:
                 row["agent_ref"] = {"name": agent}
