@@ -66,9 +66,9 @@ class ModelAnswer(msgspec.Struct, frozen=True):
     """Token usage of answers that were paid for but unusable."""
 
 
-def other_names(asked: str, names: Iterable[str]) -> str:
-    """The first of the names in answers that are not the one asked for; empty if there are none."""
-    return ", ".join(sorted(name for name in set(names) if name not in (asked, "None"))[:3])
+def other_names(own: str, names: Iterable[str]) -> str:
+    """The first of the names in answers that are not our `own` for the model; empty if there are none."""
+    return ", ".join(sorted(name for name in set(names) if name not in (own, "None"))[:3])
 
 
 class Model:
