@@ -326,7 +326,10 @@ async def test_the_agent_map_sends_rows_by_the_name_they_carry(tmp_path: Path) -
         serving(ScriptedModel([message("hi")]).app) as model,
     ):
         routes = ("old_agent=other_agent", "somewhere=other_agent", "_default=needles_agent")
-        await collect(tmp_path, rows, model, gym_head=head, agent_map=routes)
+        result = await collect(tmp_path, rows, model, gym_head=head, agent_map=(*routes, "older=other_agent"))
+        assert [note for note in result.notes if "--agent-map" in note] == [
+            "--agent-map or --fan-out older: no row has this name"
+        ]
         (tmp_path / "new").mkdir()
         with pytest.raises(
             UsageError, match="--agent-map or --fan-out nobody: the head server knows no such agent"

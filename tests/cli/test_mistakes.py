@@ -173,6 +173,8 @@ def test_status_of_a_folder_of_runs_names_them(tmp_path: Path, capsys: pytest.Ca
     write_rows(tmp_path / "runs" / "first" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
     code, printed = run(["status", "runs"], capsys)
     assert code == 2 and "give one of the runs in it: runs/first" in printed
+    code, printed = run(["status", "runs/first"], capsys)
+    assert code == 2 and "for other files: rollforge metrics runs/first" in printed
 
 
 def test_files_that_are_no_rows_are_not_proposed_to_validate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rollforge.cli.render.progress import panel_lines, short_time
@@ -49,3 +50,8 @@ def test_histogram_counts_every_value_once() -> None:
 )
 def test_short_times_have_their_own_unit(seconds: float, text: str) -> None:
     assert short_time(seconds) == text
+
+
+def test_the_name_that_the_server_gives_its_model_is_beside_the_one_asked_for() -> None:
+    lines = panel_lines(msgspec.structs.replace(NOW, served="weights.gguf"), 200)
+    assert lines[0].split(maxsplit=1)[1] == "my-model · weights.gguf by the server · http://localhost:8000/v1"

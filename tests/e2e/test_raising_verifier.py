@@ -55,7 +55,11 @@ def test_a_verifier_that_raises_on_everything_stops_the_run_and_is_quoted_everyw
 
 def test_resuming_a_stopped_run_is_not_done_while_nothing_has_changed(tmp_path: Path) -> None:
     words = prepared(tmp_path, tasks=12)
-    assert rollforge(*words, folder=tmp_path).returncode == 5
+    first = rollforge(*words, folder=tmp_path)
+    assert first.returncode == 5
+    assert "mend the verifier first" in first.stderr
+    state = rollforge("status", "run", folder=tmp_path).stdout
+    assert "until then these verdicts stay suspect" in state
     for _ in range(3):  # few are left: too few to trip again
         again = rollforge(*words, folder=tmp_path)
         assert again.returncode == 5, again.stderr
@@ -73,6 +77,7 @@ def test_a_mended_verifier_may_go_on_with_the_run_it_stopped(tmp_path: Path) -> 
     assert (
         rollforge("verify", "run", "--verifier", "mine.py:verify", "--fresh", folder=tmp_path).returncode == 0
     )
+    assert "suspect" not in rollforge("status", "run", folder=tmp_path).stdout
 
 
 def test_failures_with_many_texts_are_counted_in_full(tmp_path: Path) -> None:

@@ -342,7 +342,9 @@ def test_the_name_auto_takes_the_servers_only_model(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
     assert done.returncode == 0, done.stderr
     assert manifest["config"]["model"] not in ("", "auto")
-    assert "the server calls its model file.gguf" in json.loads(done.stdout)["notes"]
+    result = json.loads(done.stdout)
+    assert "the server calls its model file.gguf" in result["notes"]
+    assert result["server_notes"] == ["the server calls its model file.gguf"]
     row = json.loads((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()[0])
     assert row["_rf"]["api"] == "chat"
 

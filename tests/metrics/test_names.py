@@ -100,3 +100,11 @@ def test_every_valid_name_survives_the_round_trip_through_its_parts(metric, stat
     except ValueError:
         return
     assert str(parse_name(name)) == name
+
+
+def test_counts_are_told_from_shares_by_their_names() -> None:
+    from rollforge.metrics.names import is_amount
+
+    counts = ("num_turns", "sequences", "api_requests", "usage.messages", "model_calls", "output_tokens")
+    assert all(is_amount(name) for name in counts)
+    assert not any(is_amount(name) for name in ("reward", "set_overlap", "consequences", "is_correct"))

@@ -254,6 +254,16 @@ open(os.environ["ROLLFORGE_RESULT"], "w").write("42")
     assert (ran.out / kept["file"]).read_text() == "42"
 
 
+async def test_a_glob_of_artifacts_that_matches_nothing_is_said(tmp_path: Path) -> None:
+    source = """
+ask(user("hi"))
+open("out.txt", "w").write("42")
+"""
+    ran = await collected(tmp_path, source, sandbox="off", artifacts=("*.txt", "*.patch"), no_verify=True)
+    notes = [note for note in ran.result.agent_notes if "--artifacts" in note]
+    assert notes == ["--artifacts *.patch: no file matched in any rollout"]
+
+
 async def test_equal_answers_with_other_files_get_verdicts_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(
         "from pathlib import Path\n\ndef verify(task, response):\n"
@@ -345,6 +355,10 @@ async def test_a_rollout_is_judged_again_from_its_artifacts(tmp_path: Path) -> N
         ({"agent": "program:cat", "sandbox": "off", "network": "none"}, "needs the sandbox"),
         ({"agent": "codex", "tools": ("x.py",)}, "brings its own"),
         ({"artifacts": ("*",)}, "--artifacts is read only with --agent program"),
+        (
+            {"agent": "program:cat", "sandbox": "off", "withhold": ("rubrik",)},
+            "--withhold rubrik: no task has this field",
+        ),
     ],
 )
 async def test_mistakes_are_refused_before_anything_is_sent(
@@ -353,7 +367,7 @@ async def test_mistakes_are_refused_before_anything_is_sent(
     from rollforge.steps.collect import Collection
     from rollforge.steps.collect.collect_options import CollectOptions
 
-    (tmp_path / "tasks.jsonl").write_text('{"prompt": "hi"}\n')
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "hi", "extra": [{"rubric": 1}]}\n')
     with pytest.raises(UsageError, match=words):
         await Collection(
             CollectOptions(

@@ -252,9 +252,13 @@ def test_a_top_up_takes_the_tasks_for_which_its_condition_holds(tmp_path: Path) 
         assert begun.order.tolist() == order
         assert begun.notes == [f"--top-up: {len(order)} of 3 tasks"]
         assert begun.manifest.extra[DESIGN]["earlier"] == 6
-    for condition, why in (("pass_rate > 2", "holds for no task"), ("passes > 2", "passes")):
-        with pytest.raises(UsageError, match=why):
+    for condition, why in (
+        ("pass_rate > 2", "holds for no task"),
+        ("passes > 2", "--top-up 'passes > 2': there is no column"),
+    ):
+        with pytest.raises(UsageError, match=why) as refused:
             make_schedule(plan([0], top_up=condition), asked)
+    assert "pass_rate" in str(refused.value.hint)
 
 
 def test_a_task_is_audited_below_the_share() -> None:

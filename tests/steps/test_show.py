@@ -77,6 +77,28 @@ def test_a_sample_is_the_same_whatever_order_the_lines_are_in(tmp_path: Path) ->
     assert drawn("one.jsonl", rows, 7) == drawn("other.jsonl", rows[::-1], 7) != drawn("one.jsonl", rows, 8)
 
 
+@pytest.mark.parametrize(
+    "options", [{"pick": "best"}, {"pick": "worst"}, {"pick": "suspicious"}, {"sort": "reward desc"}]
+)
+def test_ties_are_broken_neither_by_the_order_of_lines_nor_by_length(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [
+        make_rollout(task, rollout, float(rollout > 0), text="" if rollout == 1 else "word " * (30 - task))
+        for task in range(20)
+        for rollout in range(3)
+    ]
+
+    def listed(name: str, lines: list[Row]) -> list[tuple[int, int, int]]:
+        with open_index(write_rows(tmp_path / name, lines)) as index:
+            shown = show_rollouts(index, ShowOptions(**options))
+        return [(one.task, one.rollout, one.facts.get("answer_chars", 0)) for one in shown]
+
+    assert listed("one.jsonl", rows) == listed("other.jsonl", rows[::-1])
+    if options == {"pick": "best"}:
+        assert {chars for _, _, chars in listed("one.jsonl", rows)} != {0}, "the shortest are not the best"
+
+
 def test_images_and_files_of_a_message_are_shown_but_not_their_data() -> None:
     parts = [
         {"type": "input_text", "text": "look"},

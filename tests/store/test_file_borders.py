@@ -263,11 +263,17 @@ def test_an_output_replaces_no_input_and_no_part_of_a_run(tmp_path: Path) -> Non
         ('{"rollout_id": 1, "findings": [], "verifier": "a"}', True), ("", True),
     ],
 )  # fmt: skip
-def test_lines_of_findings_are_verdicts_of_another_tool(tmp_path: Path, line: str, is_ours: bool) -> None:
+def test_lines_of_findings_or_without_a_verifier_are_verdicts_of_another_tool(
+    tmp_path: Path, line: str, is_ours: bool
+) -> None:
     path = tmp_path / "verdicts.jsonl"
     assert _holds_our_verdicts(path)
     path.write_text(line + '\n{"verifier": "b", "findings": [], "rollout_id": 1}\n')
     assert _holds_our_verdicts(path) is is_ours
+    path.write_text(line + "\n")
+    assert _holds_our_verdicts(path) is ("verifier" in line or not line)
+    path.write_text('{"_ng_task_index": 0, "_ng_rol')  # torn in our first line
+    assert _holds_our_verdicts(path)
 
 
 def test_failures_are_counted_by_what_failed(tmp_path: Path) -> None:

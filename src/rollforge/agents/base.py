@@ -89,6 +89,8 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """Offered to the model in every task, beside the row's own."""
     needs: tuple[str, ...] = ()
     """Task fields that the agent cannot run without."""
+    hides: tuple[str, ...] = ()
+    """Task fields that the user hides from it. A name that no task has is a mistake: what it was to hide would be shown."""
     fingerprint: JsonFields = {}
     """Values that must not change when a run is resumed."""
     asks_model: bool = True

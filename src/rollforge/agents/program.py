@@ -96,6 +96,8 @@ class Program:
         self._socket_folder: Path | None = None
         self._left_out: Counter[str] = Counter()
         self._endings = Endings()
+        self._matched: set[str] = set()
+        self._has_looked_for_artifacts = False
 
     async def prepare(self) -> Preparation:
         """Find the program and the sandbox."""
@@ -151,7 +153,7 @@ class Program:
         for name, words in (("withhold", options.withhold), ("pass_env", options.pass_env)):
             if words:
                 fingerprint[name] = sorted(words)
-        return Preparation(fingerprint=fingerprint)
+        return Preparation(fingerprint=fingerprint, hides=options.withhold)
 
     async def start(self, model: Model) -> None:
         """Open the proxy and the file of calls."""
@@ -170,6 +172,12 @@ class Program:
         notes += [f"{count:,} × {message}" for message, count in self._endings.messages.most_common(3)]
         if self._sandbox is not None and self._sandbox.weakness:
             notes.append(f"programs are not fully confined: {self._sandbox.weakness}")
+        if self._has_looked_for_artifacts:
+            notes += [
+                f"--artifacts {glob}: no file matched in any rollout"
+                for glob in self._options.artifacts
+                if glob not in self._matched
+            ]
         if self._left_out:
             named = ", ".join(sorted(self._left_out)[:5])
             notes.append(f"tools that a provider would run were left out of the calls: {named}")
@@ -321,8 +329,13 @@ class Program:
         if self._options.artifacts and self._options.out:
             folder = RunFiles(self._options.out).artifacts
             artifacts = keep_artifacts(
-                scratch.work, self._options.artifacts, folder, self._options.max_artifact_bytes
+                scratch.work,
+                self._options.artifacts,
+                folder,
+                self._options.max_artifact_bytes,
+                matched=self._matched,
             )
+            self._has_looked_for_artifacts = True
         response["artifacts"] = artifacts
         last = next(call for call in calls if call.number == main.calls[-1])
         own: PlayedJson = {

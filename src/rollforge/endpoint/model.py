@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Literal, cast
 
 import msgspec
@@ -63,6 +64,11 @@ class ModelAnswer(msgspec.Struct, frozen=True):
     api: str = ""
     wasted: tuple[object, ...] = ()
     """Token usage of answers that were paid for but unusable."""
+
+
+def other_names(own: str, names: Iterable[str]) -> str:
+    """The first of the names in answers that are not our `own` for the model; empty if there are none."""
+    return ", ".join(sorted(name for name in set(names) if name not in (own, "None"))[:3])
 
 
 class Model:
@@ -160,6 +166,11 @@ class Model:
         response = self._read_chat(body) if api == "chat" else self._read_response(body)
         self._see(response, params)
         return response
+
+    @property
+    def served(self) -> str:
+        """Names of the model in answers, other than the one asked for."""
+        return other_names(self.options.name, self.names_seen)
 
     def _see(self, response: ResponseJson, params: ParamsJson) -> None:
         name = str(response.get("model"))

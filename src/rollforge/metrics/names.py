@@ -138,7 +138,8 @@ def is_metric(metric: str) -> bool:
 
 
 _AMOUNT = re.compile(
-    r"(?:^|[_./])(?:num|n|count|counts|turns?|steps?|calls?|tokens?|chars?|characters|words?|length|len|seconds?|secs?|ms|s|time|"
+    r"(?:^|[_./])(?:num|n|count|counts|turns?|steps?|calls?|tokens?|chars?|characters|words?|sequences|requests|messages|branches|rounds|"
+    r"length|len|seconds?|secs?|ms|s|time|"
     r"latency|duration|attempts?|retries|tries|index|depth|size|bytes)(?:[_./]|$)"
 )
 

@@ -96,14 +96,16 @@ def _label(options: ShowOptions) -> str:
 
 
 def _order(index: Index, options: ShowOptions) -> str:
+    # Whatever order the lines are in: those that arrived first are short.
+    drawn = f"hash(task, rollout, {options.seed}), row"
     if options.sample is not None:
-        return f"hash(task, rollout, {options.seed}), row"  # whatever order the lines are in
+        return drawn
     if options.sort is not None:
-        return f"{index.checked_order(options.sort)}, row"
+        return f"{index.checked_order(options.sort)}, task, rollout, row"
     by_pick = {
-        "best": "reward DESC, answer_chars, row",
-        "worst": "reward, row",
-        "suspicious": "suspicion DESC, row",
+        "best": f"reward DESC, {drawn}",
+        "worst": f"reward, {drawn}",
+        "suspicious": f"suspicion DESC, {drawn}",
     }
     return by_pick.get(options.pick or "", "row")
 

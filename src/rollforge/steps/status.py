@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from rollforge.adaptive.design import GoalProgress, read_progress
+from rollforge.checks.building_blocks.stream import SuspectWindow
 from rollforge.errors import UsageError
+from rollforge.runtime.typed_decoding import convert
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
 from rollforge.store.batches import read_batches
 from rollforge.store.costs import CostFacts, counted_bytes, recounted
@@ -19,6 +21,7 @@ from rollforge.store.failure_reasons import attempt_failures, verifier_failures
 from rollforge.store.find import near_run, refuse_devices, runs_in, what_is_there
 from rollforge.store.manifest import RunningReward, State
 from rollforge.store.outputs import holds_rollouts
+from rollforge.store.rollout_parts import parts_of
 from rollforge.store.shard_plan import array_text, read_plan
 from rollforge.store.shard_storage import DiskStorage
 from rollforge.store.shards import ShardState, shard_states
@@ -96,6 +99,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The most frequent verifier failures, as raised: text and location."""
     causes: dict[str, int] = {}
     """The most frequent messages of attempts without a rollout."""
+    suspect: SuspectWindow | None = None
+    """The rollouts whose verdicts `collect` marked as suspect; None without any, and once the run is judged again."""
 
     def _repr_html_(self) -> str:
         from rollforge.text_safety.markup import result, table
@@ -157,7 +162,18 @@ def read_status(run: str | Path) -> Status:
         batches=open_batches(files),
         verifier_failures=dict(verifier_failures(files)),
         causes=dict(attempt_failures(files)),
+        suspect=_suspect(files, manifest),
     )
+
+
+def _suspect(files: RunFiles, manifest: Manifest) -> SuspectWindow | None:
+    """The suspect window of the manifest, unless later verdicts are there."""
+    if not manifest.extra.get("suspect") or any(part.size() for part in parts_of(files).verdicts):
+        return None
+    try:
+        return convert(manifest.extra["suspect"], SuspectWindow, strict=False)
+    except msgspec.ValidationError:
+        return None
 
 
 def _other_command(path: Path, files: RunFiles) -> str:
@@ -165,7 +181,7 @@ def _other_command(path: Path, files: RunFiles) -> str:
     if path.is_file() and not holds_rollouts(path):
         tasks = shlex.quote(str(path))
         return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
-    if runs_in(path) or (path.is_dir() and not files.rollouts.exists()):
+    if not files.rollouts.exists() and (runs_in(path) or path.is_dir()):
         return what_is_there(path, [run for run in runs_in(path) if run.is_dir() or holds_rollouts(run)])
     return f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(path))}"
 
@@ -265,6 +281,7 @@ def _of_shards(run: str, files: RunFiles, manifest: Manifest) -> Status:
         cost=_cost_of_shards(files, manifest),
         goal=read_progress(manifest.extra),
         verifier_failures={},
+        suspect=_suspect(files, manifest),
     )
 
 

@@ -17,14 +17,19 @@ def file_stem(path: Path) -> str:
 
 
 def _holds_our_verdicts(path: Path) -> bool:
-    """Whether a verdicts file is ours or missing: NeMo Gym's lines have `findings` and no `verifier`."""
+    """Whether a verdicts file is ours or missing: NeMo Gym's lines have `findings`, and no line of another tool has `verifier`."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16)
     except OSError:
         return True
-    first = head.lstrip().partition(b"\n")[0]
-    return not (b'"findings"' in first and b'"rollout_id"' in first and b'"verifier"' not in first)
+    first, newline, rest = head.lstrip().partition(b"\n")
+    if b'"verifier"' in first:
+        return True
+    if b'"findings"' in first and b'"rollout_id"' in first:
+        return False
+    is_torn = not newline and not first.rstrip().endswith(b"}")
+    return is_torn or not first.startswith(b"{") or b'"verifier"' in rest
 
 
 class RunFiles:

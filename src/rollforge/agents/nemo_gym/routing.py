@@ -61,11 +61,21 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
             facts["fan_out"] = self.agents_by_name
         return facts
 
-    def of(self, row: Mapping[str, object]) -> list[str | None]:
-        """The agents of a row; None leaves the row's own `agent_ref`."""
+    @property
+    def names(self) -> set[str]:
+        """The names of rows that the entries are for."""
+        return {*self.agent_by_name, *self.agents_by_name} - {DEFAULT}
+
+    @staticmethod
+    def keys_of(row: Mapping[str, object]) -> list[str]:
+        """The names that a row carries: that of its agent, then its task source."""
         ref = row.get("agent_ref")
         named = ref.get("name") if isinstance(ref, dict) else None
-        keys = [key for key in (named, row.get("task_source")) if isinstance(key, str)]
+        return [key for key in (named, row.get("task_source")) if isinstance(key, str)]
+
+    def of(self, row: Mapping[str, object]) -> list[str | None]:
+        """The agents of a row; None leaves the row's own `agent_ref`."""
+        keys = self.keys_of(row)
         if keys and keys[0] in self.agents_by_name:
             return list(self.agents_by_name[keys[0]])
         entry = next((key for key in keys if key in self.agent_by_name), DEFAULT)

@@ -42,8 +42,12 @@ def make_safe(work: Path) -> None:
                 path.unlink()
 
 
-def keep_artifacts(work: Path, globs: Iterable[str], folder: Path, most_bytes: int) -> list[ArtifactJson]:
-    """Copy the files that match the globs into the run, named by hash; a file that is too large is listed but not kept."""
+def keep_artifacts(
+    work: Path, globs: Iterable[str], folder: Path, most_bytes: int, *, matched: set[str]
+) -> list[ArtifactJson]:
+    """Copy the files that match the globs into the run, named by hash; a file that is too large is listed but not kept. Globs
+    that match a file are added to `matched`.
+    """
     path_by_name: dict[str, Path] = {}
     for glob in globs:
         for path in sorted(work.glob(glob)):
@@ -51,6 +55,7 @@ def keep_artifacts(work: Path, globs: Iterable[str], folder: Path, most_bytes: i
                 break
             if _is_plain(work, path):
                 path_by_name[path.relative_to(work).as_posix()] = path
+                matched.add(glob)
     artifacts: list[ArtifactJson] = []
     left = most_bytes
     for name, path in sorted(path_by_name.items()):

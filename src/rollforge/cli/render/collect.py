@@ -198,6 +198,10 @@ def finish_collect(
     if write is None and not json:
         _print_end(result, metrics)
     if result.ending not in ("done", "incomplete") or result.owed:
+        if result.exit_code == Exit.BROKEN_VERIFICATION and result.suspect is not None:
+            say(
+                "mend the verifier first; until it has changed and judged them again, these verdicts stay suspect"
+            )
         say(f"resume with: {command}")
     return result.exit_code
 
@@ -261,6 +265,8 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         say(f"  verifier    {failures_text(list(result.verifier_failures.items()))}")
     for note in result.agent_notes:
         say(f"  agent       {note}")
+    for note in result.server_notes:
+        say(f"  server      {note}")
     if result.suspect is not None:
         _print_suspect(result)
     if result.bad_lines:

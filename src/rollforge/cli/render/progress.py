@@ -124,7 +124,12 @@ def draw_panel(now: LiveSnapshot, width: int = 80) -> RenderableType:
 def panel_lines(now: LiveSnapshot, width: int) -> list[str]:
     """Write the lines below the bar, each a label and parts."""
     rows = [
-        ("model", [now.model, now.server] if now.model else []),
+        (
+            "model",
+            [now.model, *([f"{now.served} by the server"] if now.served else []), now.server]
+            if now.model
+            else [],
+        ),
         (
             "speed",
             [
@@ -259,7 +264,7 @@ class _Lines:
             self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1
+        pause_s, due, shown, has_named = 2.0, time.monotonic() + 2.0, -1, self._is_json
         failure = guarded(self._announce)
         while not self._done.wait(0.25):
             if time.monotonic() < due:
@@ -268,8 +273,11 @@ class _Lines:
             due = time.monotonic() + (2.0 if self._is_json else pause_s)
 
             def show() -> None:
-                nonlocal shown
+                nonlocal shown, has_named
                 now = self._look()
+                if now is not None and now.served and not has_named:
+                    print(visible(f"note: the server calls its model {now.served}"), file=sys.stderr)
+                    has_named = True
                 if now is not None and (self._is_json or now.finished != shown or now.notice):
                     self._write(now)
                     shown = now.finished

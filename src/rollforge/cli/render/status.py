@@ -61,6 +61,12 @@ def _lines(status: Status) -> list[str]:
         lines.append(f"  cost      {cost_text(status.cost)}")
     if status.verifier_failures:
         lines.append(f"  verifier  {failures_by_verifier([RunFiles(status.run)])}")
+    if status.suspect is not None:
+        count = count_of(status.suspect.rollouts, "rollout")
+        lines.append(f"  suspect   {count}: {status.suspect.reason}")
+        lines.append(
+            "            mend the verifier and judge them again; until then these verdicts stay suspect"
+        )
     if status.is_stale and status.shards is None:
         say(f"warning: the process has not reported for {duration(status.updated_s_ago)}; it may be stuck")
     if status.state in ("interrupted", "idle") and status.command:

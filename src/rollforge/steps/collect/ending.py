@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from rollforge.adaptive.design import GoalProgress
 from rollforge.checks.building_blocks.stream import SuspectWindow, Watch
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
+from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.batch.results import BatchReport
 from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.cost_meter import CostMeter
@@ -48,6 +50,8 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     agent_notes: list[str] = []
     """The agent's final messages for the user; also in `notes`."""
+    server_notes: list[str] = []
+    """What was unexpected in the server's answers; also in `notes`."""
     suspect: SuspectWindow | None = None
     """The window of rollouts whose rewards the detectors of broken verification distrust; they are kept."""
     shard: str | None = None
@@ -160,3 +164,9 @@ def raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions)
         f"the server does not know the model or the path: {error.message}",
         hint=f"check -m {options.model} and --base-url (it usually ends in /v1)",
     )
+
+
+def server_notes(served: str, oddities: Mapping[str, int]) -> list[str]:
+    """What was unexpected in the server's answers: another name of the model, and oddities with their counts."""
+    names = [f"the server calls its model {served}"] if served else []
+    return names + [f"{what} ({count_of(count, 'answer')})" for what, count in oddities.items()]

@@ -66,6 +66,8 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of the last hundred rewards; None with fewer than two hundred."""
     model: str = ""
     server: str = ""
+    served: str = ""
+    """The name that the server gives its model, if it is another than the one asked for."""
     notice: str = ""
     light: str = "green"
     """Whether verdicts look trustworthy: green, yellow (one signal), red (two independent signals)."""
@@ -207,6 +209,7 @@ class Live:
         retry_causes: dict[str, int],
         model: str,
         server: str,
+        served: str = "",
         notice: str,
         light: str,
         judging: JudgeCounters | None = None,
@@ -247,6 +250,7 @@ class Live:
             reward_recent=self._recent_mean(),
             model=model,
             server=server,
+            served=served,
             notice=notice,
             light=light,
             judging=judging,

@@ -72,6 +72,7 @@ class Machinery:
             retry_causes=dict(self.client.retry_causes),
             model=self.engine.options.model,
             server=", ".join(point.url for point in self.client.endpoints),
+            served=self.model.served,
             notice=self._notice(),
             light=self.engine.watch.light,
             judging=self.judge.counters if self.judge is not None else None,

@@ -136,7 +136,9 @@ def make_plan(
                     f"rollforge verify {options.out} --verifier {options.verifier} --fresh"
                 )
             refuse_changes(before, fingerprint, files)
-        tasks, bad = _materialise(options, files, old, fingerprint, needs, source, is_rehearsal, agent=agent)
+        tasks, bad = _materialise(
+            options, files, old, fingerprint, needs, source, is_rehearsal, agent=agent, notes=notes
+        )
     finally:
         if spooled:
             Path(spooled).unlink(missing_ok=True)
@@ -221,6 +223,7 @@ def _materialise(
     is_rehearsal: bool,
     *,
     agent: Preparation,
+    notes: list[str],
 ) -> tuple[TaskFile, list[BadTaskLine]]:
     """Open the existing tasks file if it is correct; otherwise write a new one and replace it atomically."""
     same = old is not None and {**old.fingerprint, "samples": 0} == {**fingerprint, "samples": 0}
@@ -232,11 +235,11 @@ def _materialise(
     folder = None if is_rehearsal else files.tasks.parent
     if folder is None:
         with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "tasks.jsonl").open("w+b") as file:
-            writer = _write_tasks(options, file, needs, source, agent)
+            writer = _write_tasks(options, file, needs, source, agent, notes)
             refuse_rewritten(files, old, fingerprint, file)
             return writer.task_file(Path(file.name)), writer.bad
     with replacing(files.tasks) as file:
-        writer = _write_tasks(options, file, needs, source, agent)
+        writer = _write_tasks(options, file, needs, source, agent, notes)
         refuse_rewritten(files, old, fingerprint, file)
         if options.fresh:
             move_aside(files)
@@ -244,7 +247,12 @@ def _materialise(
 
 
 def _write_tasks(
-    options: CollectOptions, file: BinaryIO, needs: tuple[str, ...], source: TaskSource, agent: Preparation
+    options: CollectOptions,
+    file: BinaryIO,
+    needs: tuple[str, ...],
+    source: TaskSource,
+    agent: Preparation,
+    notes: list[str],
 ) -> TaskWriter:
     writer = TaskWriter(options, file, needs, agent)
     writer.write_all(source)
@@ -256,6 +264,7 @@ def _write_tasks(
             f"{options.input}: no tasks: it is empty, or every line is bad",
             hint=f"see its lines: rollforge validate {options.input}",
         )
+    notes += [f"--agent-map or --fan-out {name}: no row has this name" for name in sorted(writer.unrouted)]
     return writer
 
 

@@ -31,7 +31,7 @@ from rollforge.steps.collect.batch.results import BatchReport
 from rollforge.steps.collect.bottleneck import Load, bottleneck
 from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import CollectOptions
-from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
+from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal, server_notes
 from rollforge.steps.collect.forecast import forecast
 from rollforge.steps.collect.goal.goal_ending import goal_ending, goal_message
 from rollforge.steps.collect.goal.goal_schedule import GoalSchedule
@@ -296,16 +296,9 @@ class Collection:
 
     def _all_notes(self, machinery: Machinery) -> list[str]:
         """All messages for the user: from the start, and about the server's answers."""
-        model = machinery.model
-        notes = [
-            f"{what} ({count:,} {'answer' if count == 1 else 'answers'})"
-            for what, count in model.oddities.items()
-        ]
-        names = [name for name in model.names_seen if name not in (model.options.name, "None")]
-        if names:
-            notes.insert(0, f"the server calls its model {', '.join(sorted(names)[:3])}")
         signal = deciding_signal(machinery.limiter)
-        return [*self.notes, *notes, *machinery.engine.agent_notes(), *([signal] if signal else [])]
+        notes = [*self.notes, *server_notes(machinery.model.served, machinery.model.oddities)]
+        return [*notes, *machinery.engine.agent_notes(), *([signal] if signal else [])]
 
     def _record_oddities(self, machinery: Machinery, plan: CollectPlan) -> None:
         """Record facts for checks in the manifest: answers without logprobs, rollouts repeated after a time-out."""
@@ -393,6 +386,7 @@ class Collection:
             bad_lines=plan.manifest.input.bad_lines,
             notes=self._all_notes(machinery),
             agent_notes=machinery.engine.agent_notes(),
+            server_notes=server_notes(machinery.model.served, machinery.model.oddities),
             suspect=suspect,
             verifier_failures=dict(most_frequent(live.verifier_failures, 3)),
             probe=report,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollforge.agents.base import Preparation
 from rollforge.agents.transcript import tool_names
-from rollforge.errors import DataError
+from rollforge.errors import DataError, UsageError
 from rollforge.json_shapes import ParamsJson, ToolJson
 from rollforge.records import PARAMS_KEY, TASK_KEY, JsonFields, JsonObject, has_field, to_json
 from rollforge.registry import did_you_mean
@@ -75,6 +75,9 @@ class TaskWriter:
         self._agent = agent
         self._template = PromptTemplate.load(options.prompt_template) if options.prompt_template else None
         self._mapping = FieldMap.parse(options.map)
+        self._unseen = set(agent.hides)
+        self.unrouted = agent.routes.names
+        """Names with an entry in --agent-map or --fan-out that no row has carried yet."""
 
     def write_all(self, source: TaskSource) -> None:
         """Write every selected task; bad lines are collected in `bad`."""
@@ -89,6 +92,11 @@ class TaskWriter:
             except BadRow as error:
                 self.bad.append(BadTaskLine(name, number, str(error), error.hint))
         self._refuse_repeated_stamps(self._options.input)
+        if self._unseen and self.ids:
+            raise UsageError(
+                f"--withhold {sorted(self._unseen)[0]}: no task has this field",
+                hint="the program would read what it was to hide: check the name against the fields of the task file",
+            )
 
     def _choice(self, source: TaskSource) -> NDArray[np.bool_] | None:
         """The lines drawn with --shuffle and --limit. A larger limit draws a superset."""
@@ -108,6 +116,8 @@ class TaskWriter:
             mapping=self._mapping,
             may_lack_prompt=self._agent.may_lack_prompt,
         )
+        if self.unrouted:
+            self.unrouted -= set(self._agent.routes.keys_of(row))
         for position, agent in enumerate(self._agent.routes.of(row)):
             if agent is not None:
                 row["agent_ref"] = {"name": agent}
@@ -116,6 +126,8 @@ class TaskWriter:
 
     def _write_task(self, row: JsonObject, ordinal: int, number: int, position: int) -> None:
         check_agent(row, self._agent.agents)
+        if self._unseen:
+            self._unseen -= _keys_in(row, self._unseen)
         for field in self._agent.needs:
             if not has_field(row, field):
                 raise BadRow(f"the agent needs the field {field!r}", hint=f"add {field!r} to the row")
@@ -165,6 +177,13 @@ class TaskWriter:
     def task_file(self, path: Path) -> TaskFile:
         """The written file at `path`, opened for random access."""
         return TaskFile(path, np.frombuffer(self._offsets, np.int64), np.frombuffer(self.ids, np.int64))
+
+
+def _keys_in(value: object, names: set[str]) -> set[str]:
+    """The names that are keys at any depth."""
+    if isinstance(value, dict):
+        return {*(names & value.keys()), *(key for inner in value.values() for key in _keys_in(inner, names))}
+    return {key for inner in value for key in _keys_in(inner, names)} if isinstance(value, list) else set()
 
 
 def check_agent(row: JsonFields, agent_names: frozenset[str] | None) -> None:

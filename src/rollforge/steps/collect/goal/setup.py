@@ -112,14 +112,14 @@ def _has_rollouts(files: RunFiles) -> bool:
 
 def _chosen(plan: CollectPlan, index: Index, design: SamplingDesign) -> np.ndarray:
     """The order without the tasks for which the condition does not hold."""
-    import duckdb  # slow to import
-
     numbers = TASK_NUMBERS.format(threshold=design.min_reward or 0.5, base=design.base)
     try:
-        rows = index.select(f"select task from ({numbers}) where ({design.top_up})")
-    except duckdb.Error as error:
+        rows = index.select(
+            f"select task from ({numbers}) where ({design.top_up})", label=f"--top-up {design.top_up!r}"
+        )
+    except UsageError as error:
         raise UsageError(
-            f"--top-up {design.top_up!r}: {str(error).splitlines()[0]}",
+            str(error),
             hint=f'a condition over {", ".join(TASK_COLUMNS)}: --top-up "pass_rate between 0.1 and 0.9"',
         ) from error
     tasks = set(rows.column("task").to_pylist())

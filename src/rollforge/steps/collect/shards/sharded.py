@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, cast
@@ -21,7 +22,7 @@ import msgspec
 
 from rollforge import __version__
 from rollforge.checks.building_blocks.stream import SuspectWindow, Watch
-from rollforge.endpoint.model import LOGPROBS_ABSENT
+from rollforge.endpoint.model import LOGPROBS_ABSENT, other_names
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.executors.base import Introduction, Message, make_executor
 from rollforge.executors.foreman import Assignment, Foreman, Progress
@@ -31,7 +32,7 @@ from rollforge.steps.collect.bottleneck import Load, bottleneck
 from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.cost_meter import CostMeter
-from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
+from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal, server_notes
 from rollforge.steps.collect.live import Live, LiveSnapshot, reward_facts
 from rollforge.steps.collect.machinery import only_model, prepared_agent
 from rollforge.steps.collect.shards.allotment import Allotment
@@ -132,6 +133,7 @@ class ShardedCollection:
             retry_causes=self._totals().retry_causes,
             model=self.options.model,
             server=", ".join(self.options.base_urls),
+            served=self._served(),
             notice=self._notice(),
             light=self.watch.light,
             cost=self.meter.facts(),
@@ -428,7 +430,18 @@ class ShardedCollection:
 
     def _all_notes(self) -> list[str]:
         notes = [note for one in self._reports.values() for note in one.notes]
-        return list(dict.fromkeys([*self.notes, *notes]))
+        return list(dict.fromkeys([*self.notes, *self._server_notes(), *notes]))
+
+    def _server_notes(self) -> list[str]:
+        oddities: Counter[str] = Counter()
+        for one in self._reports.values():
+            oddities.update(one.oddities)
+        return server_notes(self._served(), oddities)
+
+    def _served(self) -> str:
+        return other_names(
+            self.options.model, (name for one in list(self._reports.values()) for name in one.model_names)
+        )
 
     def _unjudged(self) -> int:
         before = sum(one.unjudged for one in self._outcomes.values())
@@ -504,6 +517,7 @@ class ShardedCollection:
             ),
             bad_lines=run.manifest.input.bad_lines,
             notes=self._all_notes(),
+            server_notes=self._server_notes(),
             suspect=suspect,
             verifier_failures=dict(most_frequent(live.verifier_failures, 3)),
             cost=self.meter.facts(),
