@@ -119,6 +119,31 @@ async def test_a_replacement_is_asked_for_until_there_is_room(monkeypatch: pytes
     assert [one.unit for one in fresh.taken] == [0, 1]
 
 
+class NeverOpens(LongWorker):
+    """Dies before it has introduced itself."""
+
+    async def ask(self, message: Message) -> Message:
+        await asyncio.sleep(0)
+        raise WorkerLost(f"{self.name} is gone")
+
+
+async def test_a_worker_that_dies_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.executors.foreman.AGAIN_S", 0.01)
+    fresh = LongWorker("fresh", dies=False)
+    dying, first = LongWorker("dying", dies=True), NeverOpens("first", dies=True)
+    foreman = Foreman(GivenWorkers(first, dying, later=fresh), "a:Worker", range(2), HungryTalk(), MINE)
+    async with asyncio.timeout(20):
+        await foreman.run()
+    assert foreman.left == 0 and [one.unit for one in fresh.taken] == [0, 1]
+
+
+async def test_workers_that_all_die_while_they_start_end_the_work() -> None:
+    hands = NeverOpens("first", dies=True), NeverOpens("second", dies=True)
+    async with asyncio.timeout(20):
+        with pytest.raises(IncompleteError, match="first did not start: first is gone"):
+            await Foreman(GivenWorkers(*hands), "a:Worker", range(2), BusyTalk(), MINE).run()
+
+
 async def test_without_room_for_anybody_the_work_ends_as_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollforge.executors.foreman.AGAIN_S", 0.01)
     monkeypatch.setattr("rollforge.executors.foreman.ALONE_S", 0.05)

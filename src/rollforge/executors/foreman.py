@@ -118,12 +118,22 @@ class Foreman:
         try:
             hands = await self._executor.start(self._target)
             self._count = len(hands)
-            opened = await asyncio.gather(*(self._open(hand) for hand in hands))
-            refuse_differences(self._mine, {hand.name: one for hand, one in zip(hands, opened, strict=True)})
+            opened = await asyncio.gather(*(self._opened(hand) for hand in hands))
+            introductions = {
+                hand.name: one
+                for hand, one in zip(hands, opened, strict=True)
+                if isinstance(one, Introduction)
+            }
+            refuse_differences(self._mine, introductions)
             async with asyncio.TaskGroup() as group:
-                for hand in hands:
+                for hand, one in zip(hands, opened, strict=True):
                     self._held[hand.name] = set()
-                    group.create_task(self._attend(hand, group))
+                    if isinstance(one, Introduction):
+                        group.create_task(self._attend(hand, group))
+                    elif introductions:
+                        group.create_task(self._replace(hand, group, str(one)))
+                    else:
+                        raise one
         except BaseExceptionGroup as group_of_errors:
             raise _first(group_of_errors) from None
         finally:
@@ -134,6 +144,13 @@ class Foreman:
                 f"all workers are lost, and {self.left:,} parts of the work are not done",
                 hint="the same command resumes; see what is owed: rollforge status RUN",
             )
+
+    async def _opened(self, hand: Hand) -> Introduction | IncompleteError:
+        """The worker's introduction, or the error of a worker that is lost before it has introduced itself."""
+        try:
+            return await self._open(hand)
+        except IncompleteError as error:
+            return error
 
     async def _open(self, hand: Hand) -> Introduction:
         try:
