@@ -1,4 +1,6 @@
-"""Random kills on a real Ray cluster: actors, raylets, whole nodes, drivers. `make torture` makes twenty per way; CI kills one actor.
+"""Random kills on a real Ray cluster: actors, verifiers, raylets, whole nodes, drivers. `make torture` makes twenty per way.
+
+CI kills one actor.
 
 The server counts its requests, so that a rollout made twice shows: no more than were in flight at each kill.
 """
@@ -37,9 +39,17 @@ from tests.executors.ray_cluster import ray_cluster
 
 pytestmark = pytest.mark.slow
 KILLS = 20 if IS_TORTURE else 1
-WAYS = ("actor", "raylet", "node", "driver") if IS_TORTURE else ("actor",)
+WAYS = ("actor", "verifier", "raylet", "node", "driver") if IS_TORTURE else ("actor",)
 IN_FLIGHT = 4
 LIMIT_S = 400
+VERIFIER = """import time
+
+
+def verify(task, response):
+    time.sleep(0.05)
+    return float(len(response.text) % 3 > 0)
+"""
+"""Slow enough to be killed at work, and judged in processes of its own."""
 
 
 @contextmanager
@@ -75,13 +85,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory, server: SimulatedServer) ->
     folder = tmp_path_factory.mktemp("kills")
     rows = example_tasks(TASKS, 0, "math")
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run(collect(folder, "one", server.base_url))
+    (folder / "judged.py").write_text(VERIFIER)
     return folder
 
 
-@pytest.fixture(scope="module")
-def expected(folder: Path) -> dict[str, str]:
-    return datasets(folder, "one")
+@pytest.fixture
+def expected(way: str, folder: Path, server: SimulatedServer) -> dict[str, str]:
+    """Datasets of the run that one process makes with the same verifier."""
+    name = f"one-{way}"
+    run(words_of(way, folder, name, server.base_url))
+    return datasets(folder, name)
+
+
+def words_of(way: str, folder: Path, name: str, url: str, *more: str) -> list[str]:
+    words = collect(folder, name, url, *more, c=IN_FLIGHT)
+    if way == "verifier":
+        words[words.index("exact")] = f"{folder / 'judged.py'}:verify"
+    return words
 
 
 class Killer:
@@ -95,7 +115,9 @@ class Killer:
         """Whether there was one to kill."""
         match way:
             case "actor":
-                return self._kill_actor()
+                return self._kill_one(actors(self._cluster))
+            case "verifier":
+                return self._kill_one([pid for actor in actors(self._cluster) for pid in descendants(actor)])
             case "driver":
                 driver.kill()
                 driver.wait()
@@ -103,8 +125,7 @@ class Killer:
                 self._kill_node(only_raylet=way == "raylet")
         return True
 
-    def _kill_actor(self) -> bool:
-        pids = actors(self._cluster)
+    def _kill_one(self, pids: list[int]) -> bool:
         if pids:
             with suppress(ProcessLookupError):
                 os.kill(self._chance.choice(pids), signal.SIGKILL)
@@ -145,6 +166,16 @@ def actors(cluster: Any) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """Processes that a process started, and those that they started."""
+    found = []
+    with suppress(OSError):
+        for tasks in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+            for child in map(int, (tasks / "children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_torture_random_kills_lose_nothing_and_double_nothing(
     way: str, cluster: Any, folder: Path, server: SimulatedServer, expected: dict[str, str]
@@ -175,7 +206,7 @@ def tortured(
     most: int,
 ) -> int:
     """Collect a run to its end; how often something was killed on the way."""
-    words = collect(folder, name, url, "--on", f"ray:{cluster.address}", c=IN_FLIGHT)
+    words = words_of(way, folder, name, url, "--on", f"ray:{cluster.address}")
     path, killed, seen, acknowledged = folder / name, 0, 0, None
     said = folder / f"{name}.stderr"
     driver, begun = start(words, said), time.monotonic()

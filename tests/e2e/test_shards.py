@@ -219,6 +219,8 @@ def test_a_stopped_owner_that_wakes_up_later_harms_nothing(folder: Path, server:
         wait_for(lambda: rows_of(path) > 3)
         zombie.send_signal(signal.SIGSTOP)
         time.sleep(0.3)
+        shown = rollforge("status", str(path)).stdout
+        assert "00000  open" in shown and "None" not in shown
         for name in ("e1.beat", "e1.owner"):
             old = time.time() - 200
             os.utime(path / "shards/00000" / name, (old, old))

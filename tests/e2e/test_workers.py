@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -76,6 +77,23 @@ def test_more_workers_judge_what_one_would_and_survive_a_kill(folder: Path) -> N
         os.kill(random.Random(1).choice(workers), signal.SIGKILL)
     assert driver.wait(240) == 0
     assert verdicts(path) == one and not parts.exists()
+
+
+def test_every_step_that_reads_text_takes_workers_and_answers_the_same(folder: Path, server: str) -> None:
+    run(collect(folder, "parts", server, "--workers", "2"))
+    one, data = str(folder / "parts"), folder / "parts-dataset"
+    for words in (
+        ["check", one, "--json"],
+        ["profile", one, "--json"],
+        ["prepare", "grpo", one, "--to", "trl", "-o", str(data), "--force", "--json"],
+    ):
+        answers = []
+        for flags in ([], ["--workers", "2"], ["--workers", "2", "--on", "processes"]):
+            for index in (folder / "parts" / "index", folder / "parts" / "rollouts_index"):
+                shutil.rmtree(index, ignore_errors=True)
+            answer = json.loads(rollforge(*words, *flags, code=None).stdout)
+            answers.append({key: value for key, value in answer.items() if key not in ("created", "command")})
+        assert answers[1:] == answers[:1] * 2
 
 
 def verdicts(path: Path) -> dict[tuple[int, int], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -117,6 +118,66 @@ async def test_a_replacement_is_asked_for_until_there_is_room(monkeypatch: pytes
         await foreman.run()
     assert executor.attempts == 3 and foreman.left == 0
     assert [one.unit for one in fresh.taken] == [0, 1]
+
+
+class SlowWorker(LongWorker):
+    """Takes a moment to answer about its first unit, or never does."""
+
+    def __init__(self, *, seconds: float, is_stopped: bool = False) -> None:
+        super().__init__("slow", dies=False)
+        self._seconds, self._is_stopped = seconds, is_stopped
+
+    async def ask(self, message: Message) -> Message:
+        if message != b"open" and self._seconds:
+            if self._is_stopped:
+                time.sleep(self._seconds)
+            await asyncio.sleep(0.01 if self._is_stopped else self._seconds)
+            self._seconds = 0.0
+        return await super().ask(message)
+
+
+async def test_only_silence_while_this_process_runs_makes_a_worker_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollforge.executors.foreman.SILENT_S", 0.2)
+    monkeypatch.setattr("rollforge.executors.foreman.SLICE_S", 0.02)
+    monkeypatch.setattr("rollforge.executors.foreman.ALONE_S", 0.05)
+    monkeypatch.setattr("rollforge.executors.foreman.AGAIN_S", 0.01)
+    foreman = Foreman(
+        GivenWorkers(SlowWorker(seconds=1.0, is_stopped=True)), "a:Worker", range(2), HungryTalk(), MINE
+    )
+    async with asyncio.timeout(20):
+        await foreman.run()
+        assert foreman.left == 0
+        with pytest.raises(IncompleteError, match="all workers are lost"):
+            await Foreman(
+                GivenWorkers(SlowWorker(seconds=60)), "a:Worker", range(2), HungryTalk(), MINE
+            ).run()
+
+
+class NeverOpens(LongWorker):
+    """Dies before it has introduced itself."""
+
+    async def ask(self, message: Message) -> Message:
+        await asyncio.sleep(0)
+        raise WorkerLost(f"{self.name} is gone")
+
+
+async def test_a_worker_that_dies_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.executors.foreman.AGAIN_S", 0.01)
+    fresh = LongWorker("fresh", dies=False)
+    dying, first = LongWorker("dying", dies=True), NeverOpens("first", dies=True)
+    foreman = Foreman(GivenWorkers(first, dying, later=fresh), "a:Worker", range(2), HungryTalk(), MINE)
+    async with asyncio.timeout(20):
+        await foreman.run()
+    assert foreman.left == 0 and [one.unit for one in fresh.taken] == [0, 1]
+
+
+async def test_workers_that_all_die_while_they_start_end_the_work() -> None:
+    hands = NeverOpens("first", dies=True), NeverOpens("second", dies=True)
+    async with asyncio.timeout(20):
+        with pytest.raises(IncompleteError, match="first did not start: first is gone"):
+            await Foreman(GivenWorkers(*hands), "a:Worker", range(2), BusyTalk(), MINE).run()
 
 
 async def test_without_room_for_anybody_the_work_ends_as_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:

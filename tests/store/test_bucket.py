@@ -145,6 +145,14 @@ def test_what_is_not_there_is_said(shell: Shell) -> None:
     assert "Traceback" not in refused.stderr
     assert "no rollouts.jsonl" in shell.run("metrics s3://data/nothing/here", code=2).stderr
     assert "would reach the run's files" in shell.run("metrics s3://key@data/run", code=2).stderr
+    for command in (
+        f"{COLLECT} -o s3://no-such-bucket/run",
+        f"{COLLECT} -o s3://no-such-bucket/run --shard 0/2",
+    ):
+        refused = shell.run(command, code=2)
+        assert "there is no bucket 'no-such-bucket'" in refused.stderr and "Traceback" not in refused.stderr
+    command = f"{COLLECT} -o s3://data/never".replace("tasks.jsonl", "s3://data/nothing.jsonl")
+    assert "s3://data/nothing.jsonl: no such object" in shell.run(command, code=2).stderr
 
 
 @pytest.mark.slow

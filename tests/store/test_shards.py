@@ -254,6 +254,8 @@ def test_parts_of_another_plan_are_refused(tmp_path: Path) -> None:
     assert take(place, make_plan(), 0) is not None
     with pytest.raises(ResumeRefused, match="another plan"):
         take(place, make_plan(fingerprint={"model": "other"}), 0)
+    with pytest.raises(ResumeRefused, match="another plan"):
+        list(shard_states(place, make_plan(fingerprint={"model": "other"})))
 
 
 def test_states_tell_finished_from_given_up_and_released(tmp_path: Path) -> None:

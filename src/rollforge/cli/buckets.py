@@ -22,7 +22,7 @@ LINES = frozenset({"--line"})
 def run_with_copies(words: list[str], run: Callable[[list[str]], object]) -> object:
     """Run a command whose words name buckets; its output is in the bucket when it ends."""
     from rollforge.index.bucket_index import indexed_run
-    from rollforge.store.bucket import is_bucket_url, run_copy, working_copy
+    from rollforge.store.bucket import input_copy, is_bucket_url, run_copy
 
     verb = words[0] if words else ""
     with ExitStack() as stack:
@@ -40,7 +40,7 @@ def run_with_copies(words: list[str], run: Callable[[list[str]], object]) -> obj
             # Many processes may collect shards of one run: the step takes the lock where one process must be alone.
             locks = verb != "collect"
             if is_input:
-                path = stack.enter_context(working_copy(value, writes=False))
+                path = stack.enter_context(input_copy(value))
             elif is_out and verb != "collect":
                 path = stack.enter_context(run_copy(value, writes=True))
             elif not writes and not labels:

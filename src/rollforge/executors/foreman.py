@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 SILENT_S = 120.0
 """Workers answer at least every few seconds; one that is silent for this long counts as lost."""
+SLICE_S = 5.0
+"""Silence is counted in slices of this length: when this process is stopped for hours, only one of them passes."""
 OPENING_S = 600.0
 """Timeout for opening a run: a large verifier may load for minutes."""
 AGAIN_S = 3.0
@@ -118,12 +120,22 @@ class Foreman:
         try:
             hands = await self._executor.start(self._target)
             self._count = len(hands)
-            opened = await asyncio.gather(*(self._open(hand) for hand in hands))
-            refuse_differences(self._mine, {hand.name: one for hand, one in zip(hands, opened, strict=True)})
+            opened = await asyncio.gather(*(self._opened(hand) for hand in hands))
+            introductions = {
+                hand.name: one
+                for hand, one in zip(hands, opened, strict=True)
+                if isinstance(one, Introduction)
+            }
+            refuse_differences(self._mine, introductions)
             async with asyncio.TaskGroup() as group:
-                for hand in hands:
+                for hand, one in zip(hands, opened, strict=True):
                     self._held[hand.name] = set()
-                    group.create_task(self._attend(hand, group))
+                    if isinstance(one, Introduction):
+                        group.create_task(self._attend(hand, group))
+                    elif introductions:
+                        group.create_task(self._replace(hand, group, str(one)))
+                    else:
+                        raise one
         except BaseExceptionGroup as group_of_errors:
             raise _first(group_of_errors) from None
         finally:
@@ -134,6 +146,13 @@ class Foreman:
                 f"all workers are lost, and {self.left:,} parts of the work are not done",
                 hint="the same command resumes; see what is owed: rollforge status RUN",
             )
+
+    async def _opened(self, hand: Hand) -> Introduction | IncompleteError:
+        """The worker's introduction, or the error of a worker that is lost before it has introduced itself."""
+        try:
+            return await self._open(hand)
+        except IncompleteError as error:
+            return error
 
     async def _open(self, hand: Hand) -> Introduction:
         try:
@@ -153,8 +172,7 @@ class Foreman:
                 units = [] if self._is_stopping else self._next(is_hungry=is_hungry)
                 self._held[hand.name].update(one.unit for one in units)
                 is_last = not units and not self._held[hand.name] and self._is_over()
-                async with asyncio.timeout(SILENT_S):
-                    answer = await hand.ask(self._talk.orders(hand.name, units, is_last=is_last))
+                answer = await _answer(hand, self._talk.orders(hand.name, units, is_last=is_last))
                 progress = self._talk.report(hand.name, answer)
                 self._held[hand.name].difference_update(progress.done, progress.again)
                 self._later += [(time.monotonic() + AGAIN_S, unit) for unit in progress.again]
@@ -233,6 +251,25 @@ class Foreman:
                 return fresh
             await asyncio.sleep(AGAIN_S)
         return None
+
+
+async def _answer(hand: Hand, message: Message) -> Message:
+    """The worker's answer.
+
+    Raises:
+        TimeoutError: it was silent for `SILENT_S`, in which this process ran.
+    """
+    asking = asyncio.ensure_future(hand.ask(message))
+    try:
+        for _ in range(max(1, round(SILENT_S / SLICE_S))):
+            await asyncio.wait({asking}, timeout=SLICE_S)
+            if asking.done():
+                return asking.result()
+        raise TimeoutError
+    finally:
+        if not asking.done():
+            asking.cancel()
+            await asyncio.wait({asking})
 
 
 async def _closed(hand: Hand) -> None:

@@ -57,10 +57,10 @@ def read_file(tasks: object) -> Iterator[object]:
     if not is_address(tasks):
         yield tasks
         return
-    from rollforge.store.bucket import working_copy
+    from rollforge.store.bucket import input_copy
 
     with ExitStack() as stack:
-        yield stack.enter_context(working_copy(str(tasks), writes=False))
+        yield stack.enter_context(input_copy(str(tasks)))
 
 
 def refuse_address(argument: object, what: str) -> None:

@@ -24,6 +24,8 @@ from rollforge.verifiers.running.sources import enter
 logger = logging.getLogger(__name__)
 
 TARGET = "rollforge.steps.indexing:IndexWorker"
+ANSWER_EVERY_S = 2.0
+"""A worker that is busy answers after this time."""
 
 
 class IndexOpening(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +46,16 @@ class IndexReport(msgspec.Struct, frozen=True, kw_only=True):
     """Report on an indexed part."""
 
     done: list[int] = []
+    is_hungry: bool = True
     has_ended: bool = False
 
 
 class IndexWorker:
-    """Indexes the parts that it is assigned."""
+    """Indexes the parts that it is assigned; answers meanwhile, since a large part takes minutes."""
 
     def __init__(self) -> None:
         self._units: list[IndexUnit] | None = None
+        self._unit_by_task: dict[asyncio.Task[None], int] = {}
 
     async def handle(self, message: Message) -> Message:
         if self._units is None:
@@ -61,12 +65,26 @@ class IndexWorker:
             return msgspec.msgpack.encode(Introduction.of_this_process())
         orders = decode_msgpack(message, IndexOrders)
         for one in orders.units:
-            await asyncio.to_thread(update_index, self._units[one.unit])
-        done = [one.unit for one in orders.units]
-        return msgspec.msgpack.encode(IndexReport(done=done, has_ended=orders.is_last))
+            task = asyncio.create_task(asyncio.to_thread(update_index, self._units[one.unit]))
+            self._unit_by_task[task] = one.unit
+        done = await self._finished()
+        report = IndexReport(done=done, is_hungry=not self._unit_by_task, has_ended=orders.is_last)
+        return msgspec.msgpack.encode(report)
+
+    async def _finished(self) -> list[int]:
+        """Parts that are finished within a moment; raises what went wrong with one."""
+        if not self._unit_by_task:
+            return []
+        finished, _ = await asyncio.wait(
+            self._unit_by_task, timeout=ANSWER_EVERY_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        done = [self._unit_by_task.pop(task) for task in finished]
+        for task in finished:
+            task.result()
+        return done
 
     async def close(self) -> None:
-        """Do nothing: no file is open between messages."""
+        """Do nothing: an index that is half built is built anew."""
 
 
 class _Indexing:
@@ -83,7 +101,7 @@ class _Indexing:
 
     def report(self, name: str, answer: Message) -> Progress:
         report = decode_msgpack(answer, IndexReport)
-        return Progress(done=report.done, is_hungry=True, has_ended=report.has_ended)
+        return Progress(done=report.done, is_hungry=report.is_hungry, has_ended=report.has_ended)
 
     def lost(self, name: str, units: list[int], reason: str) -> None:
         """Do nothing: other workers index the lost worker's parts."""

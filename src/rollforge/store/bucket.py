@@ -481,6 +481,19 @@ def working_copy(
         yield path
 
 
+@contextlib.contextmanager
+def input_copy(url: str) -> Iterator[Path]:
+    """Local path of a file or folder in a bucket that is only read.
+
+    Raises:
+        UsageError: nothing has that address.
+    """
+    with working_copy(url, writes=False) as path:
+        if path.is_dir() and not any(path.iterdir()):
+            raise UsageError(f"{url}: no such object", hint="check the address; upload the file first")
+        yield path
+
+
 def _is_of_an_index(name: str) -> bool:
     """Whether an object belongs to an index; indexes are transferred separately."""
     return name.startswith("index/") or any(part.endswith("_index") for part in name.split("/")[:-1])
@@ -503,4 +516,4 @@ def _cache_folder() -> Path:
     return folder
 
 
-__all__ = ["WorkingCopy", "is_bucket_url", "run_copy", "working_copy"]
+__all__ = ["WorkingCopy", "input_copy", "is_bucket_url", "run_copy", "working_copy"]

@@ -250,7 +250,7 @@ class ObjectFolder:
                 f"{self.url}: the store ignores conditional writes, so finished rollouts could be overwritten",
                 hint="use a store that honours If-None-Match, or collect to a disk and copy the run",
             )
-        except self._errors.BaseError as error:
+        except (FileNotFoundError, self._errors.BaseError) as error:
             raise self._unreachable(error) from error
         finally:
             self.delete(name)
@@ -290,6 +290,11 @@ class ObjectFolder:
         return Listed(relative, int(shown["size"]), str(shown["e_tag"]), shown["last_modified"])
 
     def _unreachable(self, error: Exception) -> UsageError:
+        if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
+            return UsageError(
+                f"{self.url}: there is no bucket {self.bucket!r}",
+                hint="check the address, or create the bucket first",
+            )
         return UsageError(
             f"{self.url}: {_first_line(error)}",
             hint="check the address, and the keys in the environment (AWS_ACCESS_KEY_ID, …)",

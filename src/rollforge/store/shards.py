@@ -310,13 +310,18 @@ class ShardState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shard_states(storage: ShardStorage, plan: ShardPlan) -> Iterator[ShardState]:
-    """State of each shard, from its files."""
+    """State of each shard, from its files.
+
+    Raises:
+        ResumeRefused: a shard was collected under another plan.
+    """
     for shard in range(len(plan)):
         yield _state_of(storage, plan, shard)
 
 
 def _state_of(storage: ShardStorage, plan: ShardPlan, shard: int) -> ShardState:
     expected, epochs = plan.expected(shard), read_epochs(storage, shard)
+    refuse_other_plans(plan, shard, epochs)
     if not epochs:
         state: ShardProgress = "owed" if expected else "finished"
         return ShardState(shard=shard, state=state, expected=expected, finished=0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from rollforge.cli.commands.reading_flags import index_elsewhere
-from rollforge.cli.converters import Flag
+from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.console import print_json
 from rollforge.errors import Exit, UsageError
 
@@ -57,6 +57,7 @@ def check(
     gate: GateFlags = GateFlags(),  # noqa: B008  (frozen)
     checks: CheckFlags = CheckFlags(),  # noqa: B008
     limits: Annotated[dict[str, dict[str, float]] | None, Parameter(show=False)] = None,
+    workers: Annotated[int | None, within(1, 1024)] = None,
     on: str | None = None,
     json: Flag = False,
     markdown: Flag = False,
@@ -73,8 +74,10 @@ def check(
     recipes
         Purpose of the data: sft, dpo, kto, rm, ppo, grpo, or a recipe of an installed package. Adds that recipe's checks to the
         gate; repeatable.
+    workers
+        Threads for the first pass over the text. Default: one per core for large files.
     on
-        Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT).
+        Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT); --workers says how many.
     json
         Print one JSON object on stdout, with every offending line, and nothing else.
     markdown
@@ -87,9 +90,10 @@ def check(
         raise UsageError("which run?", hint=f"for example: {EXAMPLE}")
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other", hint="leave one of them out")
-    index_elsewhere(list(runs), on)
+    index_elsewhere(list(runs), on, workers)
     report: Report = check_run(
         list(runs),
+        workers=workers,
         recipes=recipes,
         fail_on=gate.fail_on,
         ignore=tuple(gate.ignore),

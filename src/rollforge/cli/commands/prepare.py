@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from rollforge.cli.commands.reading_flags import index_elsewhere
-from rollforge.cli.converters import BAND, Flag
+from rollforge.cli.converters import BAND, Flag, within
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.config import numbers_between
@@ -107,6 +107,7 @@ def prepare(
     dry_run: Flag = False,
     ignore: Annotated[tuple[str, ...], Parameter(negative=(), metavar="ID")] = (),
     force: Flag = False,
+    workers: Annotated[int | None, within(1, 1024)] = None,
     on: str | None = None,
     json: Flag = False,
     progress: Progress = "auto",
@@ -135,8 +136,10 @@ def prepare(
         Id of a check that may fail; repeatable. The manifest records it.
     force
         Continue although `rollforge check` found an error; the manifest records it.
+    workers
+        Threads for the first pass over the text. Default: one per core for large files.
     on
-        Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT).
+        Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT); --workers says how many.
     json
         Print the manifest on stdout.
     progress
@@ -160,8 +163,8 @@ def prepare(
             _require(recipe, runs, to)
             options = vars(which) | vars(pairs) | vars(rows) | vars(files)
             job = step.understand(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
-            index_elsewhere(list(runs), on)
-            with open_index(runs, verifier=which.verifier) as index:
+            index_elsewhere(list(runs), on, workers)
+            with open_index(runs, verifier=which.verifier, workers=workers) as index:
                 checked = gate(str(recipe), runs, index=index, ignore=ignore, force=force, stops=not dry_run)
                 manifest = step.carry_out(job, runs, check=checked, index=index, progress=report)
     if before is not None and (before.recipe, before.to) != (manifest.recipe, manifest.to):

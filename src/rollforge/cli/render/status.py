@@ -35,8 +35,9 @@ def _lines(status: Status) -> list[str]:
         lines.append(
             f"  speed     {number(status.rate)} rollouts/s, {number(status.tokens_per_s)} tokens/s, eta {duration(status.eta_s)}"
         )
+        limit = "?" if status.limit is None else status.limit  # a run of shards that is asked from outside
         lines.append(
-            f"  requests  {status.in_flight} in flight, limit {status.limit}, oldest {duration(status.slowest_s)}"
+            f"  requests  {status.in_flight} in flight, limit {limit}, oldest {duration(status.slowest_s)}"
         )
     if status.goal is not None:
         parts = goal_parts(status.goal, status.tokens_per_s)

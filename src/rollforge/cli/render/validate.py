@@ -59,7 +59,8 @@ def _print_group(file: str, group: list[LineFault]) -> None:
     """The first fault of a group, and how many rows share it."""
     from rich.text import Text
 
-    first, others = group[0], len({fault.line for fault in group}) - 1
+    first, others = group[0], len({(fault.file, fault.line) for fault in group}) - 1
+    file = first.file or file
     style = "red" if first.level == "error" else "yellow"
     where = f" {first.path}" if first.path else ""
     more = f" (and {_count(others, 'more row')})" if others else ""

@@ -27,14 +27,22 @@ from rollforge.store.failure_reasons import failures_by_verifier
 
 
 def check_run(
-    runs: str | Path | Sequence[str | Path] | Index, *, recipe: str | None = None, **options: Any
+    runs: str | Path | Sequence[str | Path] | Index,
+    *,
+    recipe: str | None = None,
+    workers: int | None = None,
+    **options: Any,
 ) -> Report:
-    """Check a run, or several files as one, or an index that is already open; `options` are those of `CheckOptions`."""
+    """Check a run, or several files as one, or an index that is already open; `options` are those of `CheckOptions`.
+
+    Args:
+        workers: threads that read the text; by default one per core for large files.
+    """
     chosen = CheckOptions(recipe=recipe, **options)
     if isinstance(runs, Index):
         evidence = index_evidence(runs, chosen)
         return check_evidence(evidence, chosen, first_stage=_first_stage(runs, evidence, chosen))
-    with open_index(runs, verifier=chosen.verifier) as index:
+    with open_index(runs, verifier=chosen.verifier, workers=workers) as index:
         pa.default_memory_pool().release_unused()  # release the build's memory before the columns need as much again
         evidence = index_evidence(index, chosen)
         return check_evidence(evidence, chosen, first_stage=_first_stage(index, evidence, chosen))

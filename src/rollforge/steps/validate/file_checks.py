@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,14 +17,14 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
+from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields
 from rollforge.statistics.counts import count_of
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
 from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.row_kinds import check_row, kind_of_row
-from rollforge.steps.validate.row_reader import foreign_format, lines_of, read_rows
+from rollforge.steps.validate.row_reader import foreign_format, lines_of, read_rows, rows_of_lines
 from rollforge.steps.validate.validation_records import (
     FileKind,
     FileReport,
@@ -35,6 +36,7 @@ from rollforge.steps.validate.validation_records import (
 )
 from rollforge.store import RunFiles
 from rollforge.store.find import near_run, runs_in
+from rollforge.store.rollout_parts import RunPart, parts_of
 from rollforge.tasks import BadRow, FieldMap, HubSplit, PromptTemplate, is_hub_name, open_tasks
 
 LISTED = 1000
@@ -66,7 +68,8 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
     """Validate all files; returns the report."""
     options = options or ValidateOptions()
     named = list(_named_files(paths, options.part))
-    inputs = [path for _, path in named]
+    shards = {path: run for name, path in named if (run := RunFiles(name)).is_sharded}
+    inputs = [path for _, path in named if path not in shards]
     for path in inputs:
         if not path.is_file():
             what = "a folder, not a file" if path.is_dir() else f"no such file{near_run(path)}"
@@ -79,9 +82,20 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
             )
     if options.fix and options.out is None and any(is_hub_name(name) for name, _ in named):
         raise UsageError("--fix needs a folder for the copies of a dataset on the Hub", hint="give --out DIR")
+    if options.fix and shards:
+        run = next(iter(shards.values()))
+        raise UsageError(
+            f"--fix copies files, and {run.name} is a run of shards",
+            hint=f"merge it first: rollforge merge {run.name}; then name the file: {run.rollouts}",
+        )
     if options.fix:
         refuse_overwriting(inputs, options.out)
-    checks = [_File(path, options, name) for name, path in named]
+    checks = [
+        _ShardedRun(path, options, name, parts_of(shards[path]).rollouts)
+        if path in shards
+        else _File(path, options, name)
+        for name, path in named
+    ]
     for check in checks:
         check.read()
     _find_shared_prompts(checks)
@@ -98,7 +112,7 @@ def _named_files(paths: Sequence[str | Path], part: HubSplit) -> Iterator[tuple[
             yield from open_tasks(str(path), part=part).files()
         else:
             files = RunFiles(path)  # a folder means the run in it, as for every other command
-            is_run = Path(path).is_dir() and files.rollouts.is_file()
+            is_run = Path(path).is_dir() and files.rollouts.is_file() and not files.is_sharded
             yield (str(files.rollouts), files.rollouts) if is_run else (str(path), Path(path))
 
 
@@ -148,12 +162,12 @@ class _File:
 
     def read(self) -> None:
         """Check every row."""
-        if (fault := foreign_format(self.path)) is not None:
+        if (fault := self._foreign_format()) is not None:
             self.add(1, fault)
             if self._options.fix:
                 self._reasons = {number: [fault.text] for number, _ in lines_of(self.path)}
             return
-        for number, row, fault in read_rows(self.path):
+        for number, row, fault in self._numbered_rows():
             if fault is not None:
                 self.add(number, fault)
             if row is not None:
@@ -166,6 +180,20 @@ class _File:
             self.add(1, RowFault("", "the file has no rows", "was it written to its end?"))
         self._find_strangers()
         self._find_mixed_types()
+
+    def place(self, line: int) -> str:
+        """A line, for messages about other files."""
+        return f"{self.path}:{line}"
+
+    def line_name(self, line: int) -> str:
+        """A line, for messages about this file."""
+        return f"line {line}"
+
+    def _foreign_format(self) -> RowFault | None:
+        return foreign_format(self.path)
+
+    def _numbered_rows(self) -> Iterator[tuple[int, JsonFields | None, RowFault | None]]:
+        return read_rows(self.path)
 
     @property
     def kind(self) -> FileKind:
@@ -197,7 +225,7 @@ class _File:
             if isinstance(task, int) and isinstance(rollout, int) and FAILURE_KEY not in row:
                 first = self._same_rollouts.note((task, rollout), line)
                 if first is not None:
-                    text = f"the same (task, rollout) as line {first}: {(task, rollout)}"
+                    text = f"the same (task, rollout) as {self.line_name(first)}: {(task, rollout)}"
                     hint = "the last good one counts when the run is read, and --fix keeps it"
                     self.add(line, RowFault(TASK_KEY, text, hint), is_repeat=True)
             return
@@ -269,6 +297,47 @@ class _File:
         report.fixed, report.rejects = str(copies.clean), str(copies.rejects)
 
 
+class _ShardedRun(_File):
+    """A run of shards as one file: its lines are numbered over all parts, and reported by part."""
+
+    def __init__(self, path: Path, options: ValidateOptions, name: str, parts: Sequence[RunPart]) -> None:
+        super().__init__(path, options, name)
+        self._parts = parts
+        self._lines_before: list[int] = []
+        """Number of lines before each part."""
+
+    def place(self, line: int) -> str:
+        part, number = self._located(line)
+        return f"{part}:{number}"
+
+    def line_name(self, line: int) -> str:
+        return self.place(line)
+
+    def _foreign_format(self) -> RowFault | None:
+        return None
+
+    def _numbered_rows(self) -> Iterator[tuple[int, JsonFields | None, RowFault | None]]:
+        before = 0
+        for part in self._parts:
+            self._lines_before.append(before)
+            number = 0
+            for number, row, fault in rows_of_lines(enumerate(part.lines(), 1), part.path):
+                yield before + number, row, fault
+            before += number
+
+    def _located(self, line: int) -> tuple[Path, int]:
+        """The part that contains a line, and the line's number there."""
+        part = bisect_left(self._lines_before, line) - 1
+        return (self._parts[part].path, line - self._lines_before[part]) if self._parts else (self.path, line)
+
+    def report(self) -> FileReport:
+        report = super().report()
+        for fault in (*report.bad, *report.warnings):
+            path, fault.line = self._located(fault.line)
+            fault.file = str(path)
+        return report
+
+
 def _digest(row: Mapping[str, object]) -> bytes:
     """Hash of a row's content, independent of the task's number and the order of keys.
 
@@ -286,6 +355,6 @@ def _find_shared_prompts(checks: list[_File]) -> None:
             other, first = seen.setdefault(prompt, (check, line))
             if other is check or is_one_split(other.path, check.path):
                 continue
-            text = f"the same prompt as {other.path}:{first}"
+            text = f"the same prompt as {other.place(first)}"
             for each in check.prompts.lines(prompt):
                 check.add(each, RowFault("", text, "take it out of one of the two files"))

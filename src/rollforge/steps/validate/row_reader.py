@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import isinf
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,14 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonFields | None, RowFault | N
             if isinstance(row, dict):
                 yield number, _as_read(row), None
         return
-    for number, data in lines_of(path):
+    yield from rows_of_lines(lines_of(path), path)
+
+
+def rows_of_lines(
+    lines: Iterable[tuple[int, bytes]], path: Path
+) -> Iterator[tuple[int, JsonFields | None, RowFault | None]]:
+    """Like `read_rows`, of lines of `path` that were read elsewhere."""
+    for number, data in lines:
         if not data.strip():
             yield number, None, RowFault("", "the line is blank", "NeMo Gym stops at it", "warning")
             continue

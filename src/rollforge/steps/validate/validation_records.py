@@ -33,6 +33,8 @@ class LineFault(Struct, kw_only=True):
     text: str
     hint: str
     level: Level = "error"
+    file: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a run of shards: the file that contains the line."""
 
 
 class FileReport(Struct, kw_only=True):

@@ -25,7 +25,7 @@ from rollforge.steps.collect.machinery import judge_for, prepared_agent
 from rollforge.steps.collect.shards.opened_run import PlanInputs, ShardedRun, open_run
 from rollforge.steps.collect.shards.runner import ShardOutcome, ShardRunner, open_runner
 from rollforge.steps.collect.stop_reason import Reason
-from rollforge.store.bucket import run_copy, working_copy
+from rollforge.store.bucket import input_copy, run_copy
 from rollforge.store.manifest import EndpointFacts, LimitChange, RequestFacts
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.running.sources import SentFile, enter
@@ -211,7 +211,7 @@ class CollectWorker:
             out = self._stack.enter_context(run_copy(opening.bucket, writes=True, locks=False, whole=False))
             options = replace(options, out=str(out))
         if opening.bucket_input is not None:
-            tasks = self._stack.enter_context(working_copy(opening.bucket_input, writes=False))
+            tasks = self._stack.enter_context(input_copy(opening.bucket_input))
             options = replace(options, input=str(tasks))
         return options
 
