@@ -165,6 +165,11 @@ def make_executor(on: str, workers: int | None) -> Executor:
         check_workers(workers)
     if address and name != "ray":
         raise UsageError(f"--on {on}: only ray has an address", hint="write --on ray:HOST:PORT")
+    if "?" in address or "@" in address:
+        raise UsageError(
+            "--on holds a user, a password or a query: these would stand in the run's files",
+            hint="write --on ray:HOST:PORT",
+        )
     if name == "local" and workers is not None:
         name = "processes"
     executor: Executor = EXECUTORS.load(name)(ExecutorOptions(workers=workers, address=address or None))
