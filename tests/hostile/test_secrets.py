@@ -301,7 +301,8 @@ def test_every_reading_command_stays_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["pa\"ss&w<0>rd'9", "clé-secrète-4711", "back\\slash-11/22", "sp ace+key/12345"]
+    "key",
+    ["pa\"ss&w<0>rd'9", "clé-secrète-4711", "back\\slash-11/22", "sp ace+key/12345", "key>>>???~~~4711"],
 )
 def test_a_secret_is_known_in_every_spelling(key: str) -> None:
     redactor = Redactor()
