@@ -240,9 +240,9 @@ def add_note(files: RunFiles, note: str) -> None:
         return
     manifest = read_json(files.manifest, JsonFields, hint="restore the file, or move it aside")
     notes = manifest.get("notes")
-    known = notes if isinstance(notes, list) else []
-    if note not in known:
-        manifest["notes"] = [*known, note]
+    earlier_notes = notes if isinstance(notes, list) else []
+    if note not in earlier_notes:
+        manifest["notes"] = [*earlier_notes, note]
         write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
 
 
