@@ -23,8 +23,9 @@ def collect(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     tasks = folder / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in example_tasks(6, 0, "math")))
     words = ["-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact", "--step-size", "2"]
+    words += ["--json", *more, *(() if "--buffer" in more else ("--buffer", "buffer.db"))]
     return subprocess.run(
-        [sys.executable, "-m", "rollforge", "collect", *words, "--buffer", "buffer.db", "--json", *more],
+        [sys.executable, "-m", "rollforge", "collect", *words],
         cwd=folder, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
@@ -49,6 +50,16 @@ def test_steps_that_did_not_reach_the_buffer_are_exit_3_and_come_with_the_next_s
     assert again.returncode == 0, again.stderr
     with open_buffer(tmp_path / "buffer.db") as buffer:
         assert len(buffer) == 6
+
+
+def test_steps_that_were_reported_without_this_buffer_come_with_the_next_start(tmp_path: Path) -> None:
+    assert collect(tmp_path, "--buffer", "other.db").returncode == 0
+    for name in ("other.db", "new.db", "new.db"):
+        done = collect(tmp_path, "--buffer", name)
+        assert done.returncode == 0, done.stderr
+        with open_buffer(tmp_path / name) as buffer:
+            assert len(buffer) == 6, name
+            assert buffer.counters()["duplicates"] == 0, "what it has is not brought again"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rollforge.store import RunFiles, reading
 from rollforge.store.object_lines import pack
 from rollforge.store.shard_storage import lines_within
 from rollforge.tasks import containers
-from tests.builders import make_rollout
+from tests.builders import make_rollout, write_rows
 
 LIMIT = 1 << 16
 
@@ -201,3 +201,29 @@ def test_offsets_that_lead_out_of_an_arrow_file_have_a_message(tmp_path: Path) -
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2 and "cannot be read as Arrow" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("status", "run"), 0),
+        (("verify", "run", "--verifier", "exact", "--progress", "none"), 3),
+        (("collect", "-i", "tasks.jsonl", "-o", "new", "-m", "simulated", "--no-verify"), 2),
+    ],
+)
+def test_a_line_nested_200_000_deep_is_a_bad_line(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+    deep = b"[" * 200_000 + b"]" * 200_000
+    (tmp_path / "tasks.jsonl").write_bytes(b'{"prompt":' + deep + b"}\n")
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, None)])
+    (tmp_path / "run" / "rollouts_run.json").write_text('{"rollforge": "0.1.0", "state": "done"}')
+    task = {**make_rollout(0, 0, None), "expected_answer": "7"}
+    write_rows(tmp_path / "run" / "rollouts_tasks.jsonl", [task])
+    for name in ("rollouts.jsonl", "rollouts_failures.jsonl"):
+        with (tmp_path / "run" / name).open("ab") as file:
+            file.write(b'{"_ng_task_index":0,"_ng_rollout_index":1,"x":' + deep + b"}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr

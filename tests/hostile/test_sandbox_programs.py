@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -190,6 +191,39 @@ def test_a_run_judged_without_a_sandbox_says_so_in_check(tmp_path: Path) -> None
     )
     findings = {finding["id"]: finding for finding in json.loads(checked.stdout)["findings"]}
     assert findings["unsandboxed"]["level"] == "warning"
+
+
+@pytest.mark.parametrize("more", [(), ("--workers", "2")])
+def test_a_run_judged_without_a_sandbox_says_so_in_its_manifest(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    run = made_run(tmp_path / "run", {str(n): f"print({SECRET!r})" for n in range(4)})
+    manifest = run.parent / "rollouts_run.json"
+    manifest.write_text('{"rollforge": "0.1.0", "state": "done", "notes": ["one of before"], "later": 1}')
+    for _ in range(2):
+        assert verify(run, "--sandbox", "off", *more).returncode == 0
+    now = json.loads(manifest.read_bytes())
+    assert now["notes"][0] == "one of before"
+    assert [note.partition(",")[0] for note in now["notes"][1:]] == ["programs run with limits only"]
+    assert now["later"] == 1
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root that can give up its capabilities",
+)
+def test_root_without_capabilities_runs_programs_with_the_sandbox_off() -> None:
+    """As in containers that drop all capabilities: programs get no user id of their own."""
+    source = """
+from rollforge import sandbox
+with sandbox.Sandbox("off").start(compile("send(b'ran')", "<test>", "exec"), sandbox.Limits()) as confined:
+    print(confined.wait(60.0).message)
+"""
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", source],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout == "b'ran'\n", done.stderr
 
 
 def test_test_scripts_and_programs_as_agents_without_a_sandbox_are_findings_too(tmp_path: Path) -> None:

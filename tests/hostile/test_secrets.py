@@ -53,6 +53,7 @@ def assert_no_leak(folder: Path, done: subprocess.CompletedProcess[str], *secret
         for path in folder.rglob("*")
         if path.is_file() and path.name not in ("config.toml", "verifier.py")
     }
+    places["names of files"] = "\n".join(map(str, folder.rglob("*"))).encode()
     for value in secrets:
         spellings = {
             value,
@@ -89,6 +90,11 @@ def test_keys_in_the_environment_and_echoed_by_the_server(tmp_path: Path) -> Non
         ("-S", "extra_body.api_key={}"),
         ("-S", "metadata.token={}"),
         ("-S", "headers.Authorization={}"),
+        ("-S", "extra_body.accessToken={}"),
+        ("-S", "extra_body.clientSecret={}"),
+        ("--api-key-env", "{}"),
+        ("--step-size", "2", "--buffer", "host=127.0.0.1 password={}"),
+        ("--on", "ray:127.0.0.1:9?token={}"),
         ("--set", "password={}"),
         ("--api-key-env", "sk-{}abcdefghijklmnop"),
         ("--base-url", "http://user:{}@127.0.0.1:9/v1"),
@@ -146,7 +152,14 @@ def test_keys_that_are_used_and_masked(tmp_path: Path) -> None:
     assert_no_leak(tmp_path, again, gym, own, config, named)
 
 
-@pytest.mark.parametrize("command", ["cat --api-key {}", "cat --token={}", "env OPENAI_API_KEY={} cat"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("cat --api-key {}", "cat --token={}", "env OPENAI_API_KEY={} cat", "cat --env=OPENAI_API_KEY={}"),
+        *("cat -H 'X-Api-Key: {}'", "cat -H Authorization:{}", "cat -H 'Authorization: ApiKey {}'"),
+        *("cat -u user:{}", "sh -c 'cat --api-key {}'", """sh -c 'cat -H "Private-Token: {}"'"""),
+    ],
+)
 def test_a_key_in_the_command_line_of_a_program(tmp_path: Path, command: str) -> None:
     key = secret(command)
     program = (
@@ -165,7 +178,7 @@ def test_a_key_in_the_command_line_of_a_program(tmp_path: Path, command: str) ->
     assert "***" in (tmp_path / "run" / "rollouts_run.json").read_text()
 
 
-@pytest.mark.parametrize("name", ["MY_KEY", "DBPASSWORD", "MYSECRET", "github_token"])
+@pytest.mark.parametrize("name", ["MY_KEY", "DBPASSWORD", "MYSECRET", "github_token", "GITHUB_PAT"])
 def test_a_variable_that_a_program_gets_and_prints(tmp_path: Path, name: str) -> None:
     key = secret(f"--pass-env {name}")
     program = f'program:sh -c "echo ${name}; echo ${name} >&2; exit 3"'
@@ -173,6 +186,25 @@ def test_a_variable_that_a_program_gets_and_prints(tmp_path: Path, name: str) ->
     done = run(tmp_path, *words, "--json", env={name: key})
     assert done.returncode == 3, done.stderr
     assert "***" in (tmp_path / "run" / "rollouts_failures.jsonl").read_text()
+    assert_no_leak(tmp_path, done, key)
+
+
+def test_a_password_in_an_address_that_a_program_gets(tmp_path: Path) -> None:
+    key = secret("--pass-env DATABASE_URL")
+    program = 'program:sh -c "echo $DATABASE_URL; exit 3"'
+    words = (
+        "--agent",
+        program,
+        "--sandbox",
+        "off",
+        "--pass-env",
+        "DATABASE_URL",
+        "--no-verify",
+        "--attempts",
+        "1",
+    )
+    done = run(tmp_path, *words, "--json", env={"DATABASE_URL": f"postgresql://me:{key}@127.0.0.1/db"})
+    assert done.returncode == 3, done.stderr
     assert_no_leak(tmp_path, done, key)
 
 
@@ -269,7 +301,8 @@ def test_every_reading_command_stays_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["pa\"ss&w<0>rd'9", "clé-secrète-4711", "back\\slash-11/22", "sp ace+key/12345"]
+    "key",
+    ["pa\"ss&w<0>rd'9", "clé-secrète-4711", "back\\slash-11/22", "sp ace+key/12345", "key>>>???~~~4711"],
 )
 def test_a_secret_is_known_in_every_spelling(key: str) -> None:
     redactor = Redactor()
@@ -311,7 +344,13 @@ def test_words_that_are_no_secrets_are_left_alone() -> None:
     redactor.learn_from(
         {"api_key": "EMPTY", "token": "simulated", "max_output_tokens": 5, "model": "qwen2.5-7b"}
     )
-    text = "EMPTY simulated OPENAI_API_KEY qwen2.5-7b 123456"
+    redactor.learn_from(
+        {"agent": "program:python agent.py --model=qwen2.5-7b -c 'time: 12:30:45' http://h:8000/v1"}
+    )
+    redactor.learn_from(
+        {"maxTokens": "qwen2.5-7b", "api_key_env": "MY_API_KEY_2", "pass_env": ["PATH", "HOME"]}
+    )
+    text = "EMPTY simulated OPENAI_API_KEY qwen2.5-7b 123456 MY_API_KEY_2 12:30:45 http://h:8000/v1 /usr/bin agent.py"
     assert redactor.text(text) == text
     assert redactor.data(text.encode()) == text.encode()
     for placeholder in ("EMPTY", "not-needed", "no-api-key", "your_api_key", "simulated", "unused", "none"):

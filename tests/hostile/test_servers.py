@@ -151,6 +151,26 @@ async def test_a_gzip_bomb_of_small_or_large_pieces_is_cut(piece: int) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 << 10
 
 
+@pytest.mark.parametrize("status", [200, 500])
+async def test_compressed_pieces_that_hold_nothing_have_an_end(status: int) -> None:
+    """Empty gzip members are 20 bytes each and never reach a limit on what is inside."""
+    nothing = gzip.compress(b"") * 5000
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        stream = web.StreamResponse(status=status, headers=headers)
+        await stream.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await stream.write(nothing)
+        return stream
+
+    async with model_behind(answer) as model:
+        with pytest.raises(Failure) as caught:
+            await asyncio.wait_for(model.respond({"input": "hi"}), 120)
+    assert caught.value.kind == ("oversized" if status == 200 else "transient")
+
+
 async def test_interim_answers_without_end_are_cut() -> None:
     """`100 Continue` for ever took 600 MB in 15 s; a few of them before an answer are fine."""
 

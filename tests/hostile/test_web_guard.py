@@ -18,7 +18,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from rollforge.endpoint import Client, ClientOptions, Model, ModelOptions
 from rollforge.errors import UsageError
+from rollforge.proxy import RecordingProxy
 from rollforge.runtime.web_guard import WebGuard
 from rollforge.simulate import SimulatedServer
 from rollforge.steps.serve import VerifierServer
@@ -157,6 +159,29 @@ async def test_the_metrics_page_of_prometheus_has_the_same_guard(tmp_path: Path)
         await asyncio.to_thread(sink.close)
 
 
+async def test_the_metrics_page_needs_a_token_beyond_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client")
+    from rollforge.sinks.base import SinkOptions
+    from rollforge.sinks.prometheus import TOKEN_VARIABLE, PrometheusSink
+
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    sink = PrometheusSink(SinkOptions(directory=tmp_path, target="0.0.0.0:0"))
+    with pytest.raises(UsageError, match="beyond loopback every request needs a token"):
+        sink.start()
+    monkeypatch.setenv(TOKEN_VARIABLE, "right")
+    await asyncio.to_thread(sink.start)
+    try:
+        url = f"http://127.0.0.1:{sink.port}/metrics"
+        async with aiohttp.ClientSession() as http:
+            for credentials, status in (("", 401), ("Bearer wrong", 401), ("Bearer right", 200)):
+                async with http.get(url, headers={"Authorization": credentials}) as answer:
+                    assert answer.status == status
+    finally:
+        await asyncio.to_thread(sink.close)
+
+
 @pytest.mark.parametrize(
     ("head", "body", "status"),
     [
@@ -244,6 +269,43 @@ def test_bodies_that_cannot_be_read_to_their_end_leave_no_traceback_on_stderr() 
     finally:
         process.terminate()
         assert process.communicate(timeout=30)[1] == ""
+
+
+async def status_of(address: str, head: bytes, body: bytes = b"{}") -> bytes:
+    """Status of a request with headers that are no text in any encoding."""
+    url = urlsplit(address)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    kind = b"Content-Type: application/json\r\nContent-Length: %d" % len(body)
+    writer.write(b"POST /verify HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n%s\r\n\r\n" % (kind, head) + body)
+    status = (await reader.readline()).split()[1]
+    writer.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    "credentials", [b"Bearer \xff", b"Basic \xff", b"Basic eDr//g==", "Bearer é".encode()]
+)
+async def test_credentials_that_are_no_text_are_wrong_credentials(credentials: bytes) -> None:
+    async with served(token="right") as server:
+        assert await status_of(server.url, b"Authorization: " + credentials) == b"401"
+
+
+@pytest.mark.parametrize("cookie", [b"\xff.\xff", b"abc.\xff", b"\xff.abc"])
+async def test_a_cookie_that_is_no_text_is_no_session(cookie: bytes) -> None:
+    async with served() as server:
+        body = json.dumps(BODY).encode()
+        assert await status_of(server.url, b"Cookie: RollforgeVerifier___exact=" + cookie, body) == b"200"
+
+
+async def test_a_key_that_is_no_text_belongs_to_no_rollout() -> None:
+    async with Client(ClientOptions(base_urls=("http://127.0.0.1:9/v1",))) as client:
+        proxy = RecordingProxy(Model(client, ModelOptions(name="m")))
+        await proxy.start()
+        try:
+            assert await status_of(proxy.url, b"Authorization: Bearer \xff") == b"401"
+            assert await status_of(proxy.url, b"x-api-key: \xff") == b"401"
+        finally:
+            await proxy.close()
 
 
 def test_a_wildcard_address_serves_addresses_and_its_own_name_only() -> None:

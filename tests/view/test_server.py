@@ -92,6 +92,15 @@ async def test_other_sites_are_refused(
         assert answer.status == status
 
 
+async def test_a_cookie_that_is_no_text_is_a_wrong_token(site: tuple[ClientSession, str]) -> None:
+    session, base = site
+    (name,) = (cookie.key for cookie in session.cookie_jar)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+    writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: %s=\xff\r\n\r\n" % name.encode())
+    assert b" 401 " in await reader.readline()
+    writer.close()
+
+
 async def test_a_forwarded_port_is_fine(site: tuple[ClientSession, str]) -> None:
     session, base = site
     async with session.get(f"{base}/api/runs", headers={"Host": "localhost:9999"}) as answer:

@@ -102,6 +102,11 @@ class Buffer:
                 )
             time.sleep(_POLL_SECONDS)
 
+    def known_tasks(self, prefix: str) -> list[str]:
+        """Names of tasks that begin with `prefix` and whose experiences wait, are claimed, or were used."""
+        sql = "select distinct task from experiences where substr(task, 1, ?) = ?"
+        return [row[0] for row in self._database.rows(sql, (len(prefix), prefix))]
+
     def _append_some(self, rows: list[Row]) -> tuple[list[Row], int]:
         """Append rows while there is room; returns the remaining rows and how many were new.
 

@@ -7,6 +7,7 @@ is opened again at the next transaction.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -61,11 +62,20 @@ class Database(Protocol):
         """Give the connection back."""
 
 
+_KEYWORDS = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=")
+"""How a libpq connection string begins."""
+
+
 def connect(address: str | Path) -> Database:
     """The database at a path or a `postgresql://` URL, its tables made if they are not there."""
     text = str(address)
     if text.startswith(("postgresql://", "postgres://")):
         return PostgresDatabase(text)
+    if _KEYWORDS.match(text):  # not a file of that name, which might hold a password
+        raise UsageError(
+            "a buffer's database is not written as keywords",
+            hint="postgresql://USER@HOST/DATABASE; its password in PGPASSWORD",
+        )
     if "://" in text and not text.startswith("sqlite:///"):
         raise UsageError(f"{text}: no such kind of buffer", hint="a path, sqlite:///PATH or postgresql://…")
     return SqliteDatabase(Path(text.removeprefix("sqlite:///")))

@@ -160,8 +160,13 @@ async def _read(
         raise _oversized(boundary, limit)
     unpack = _unpacker(answer.headers.get("Content-Encoding", ""), boundary)
     pieces: list[bytes] = []
-    size = 0
+    size = sent = 0
     async for block in answer.content.iter_any():
+        sent += len(block)
+        if sent > limit + _PIECE:  # compressed to more than it holds, such as endless empty gzip members
+            if cuts:
+                break
+            raise _oversized(boundary, limit)
         for piece in unpack(block):
             size += len(piece)
             if size > limit and cuts:

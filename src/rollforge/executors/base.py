@@ -163,6 +163,11 @@ def make_executor(on: str, workers: int | None) -> Executor:
     name, _, address = on.partition(":")
     if workers is not None:
         check_workers(workers)
+    if "?" in address or "@" in address:
+        raise UsageError(
+            "--on contains a user, a password or a query, which would be written to the run's files",
+            hint=f"write --on {name}:HOST:PORT",
+        )
     if address and name in ("local", "processes"):
         raise UsageError(
             f"--on {on}: {name} has no address", hint=f"write --on {name}; a cluster is --on ray:HOST:PORT"

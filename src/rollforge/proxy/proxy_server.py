@@ -26,7 +26,7 @@ from rollforge.proxy.asking import PROXY_APIS, AnyApi, RequestJson, hidden
 from rollforge.proxy.calls import RecordedCall
 from rollforge.proxy.session import ProgramSession, RolloutFull, SessionClosed
 from rollforge.records import from_json, to_json
-from rollforge.runtime.web_guard import WebGuard, quiet_logger, read_limited
+from rollforge.runtime.web_guard import WebGuard, is_same_secret, quiet_logger, read_limited
 from rollforge.store.reading import UNREADABLE
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class RecordingProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         secret, path = _place_of(request)
-        if secrets.compare_digest(secret.encode(), self.relay_secret.encode()):
+        if is_same_secret(secret, self.relay_secret):
             secret = self._relayed(request.headers.get(RELAYED_HEADER, ""))
         api = PROXY_APIS.get(path) or PROXY_APIS["messages" if path.startswith("messages") else "responses"]
         session = self._session_by_secret.get(secret)

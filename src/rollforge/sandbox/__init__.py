@@ -41,7 +41,7 @@ from rollforge.sandbox.bubblewrap import (
 from rollforge.sandbox.cgroup import make_group
 from rollforge.sandbox.confined import Confined, SandboxReply
 from rollforge.sandbox.seccomp import seccomp_filter
-from rollforge.store.scratch import PRIVATE_UIDS, make_scratch
+from rollforge.store.scratch import PRIVATE_UIDS, make_scratch, remove_scratch
 
 __all__ = ["Confined", "Limits", "Mode", "Sandbox", "SandboxKind", "SandboxReply", "find_bubblewrap"]
 
@@ -133,8 +133,6 @@ class Sandbox:
         from_it, to_write = os.pipe()
         uid = random.SystemRandom().choice(PRIVATE_UIDS) if self._drops_user else 0
         scratch = None if self._prefix else str(make_scratch("scratch"))
-        if scratch and uid:
-            os.chown(scratch, uid, uid)
         filter_file = _filter_file() if self._prefix is not None else None
         group = make_group(memory_bytes=limits.total_memory_bytes, processes=limits.processes + OWN_PROCESSES)
         command = self._command(limits, to_read, to_write, uid, scratch, filter_file)
@@ -144,6 +142,10 @@ class Sandbox:
                 undo.callback(os.close, from_it)
                 if group is not None:
                     undo.callback(group.end)
+                if scratch:
+                    undo.callback(remove_scratch, Path(scratch))
+                    if uid:
+                        os.chown(scratch, uid, uid)
                 process = subprocess.Popen(
                     group.entering(command) if group is not None else command,
                     stdin=subprocess.DEVNULL,
@@ -272,8 +274,13 @@ def find_bubblewrap() -> _Trial:
 
 @lru_cache(maxsize=1)
 def _can_drop_user() -> bool:
-    """Whether another user can run the interpreter; not possible if it is in root's home directory."""
-    return _trial_run(None, _WORKS, drops_user=True)[0] == b"works"
+    """Whether another user can run the interpreter; not possible if it is in root's home directory, or if this root has no
+    capabilities, as in many containers.
+    """
+    try:
+        return _trial_run(None, _WORKS, drops_user=True)[0] == b"works"
+    except PermissionError:  # its scratch directory cannot be given away
+        return False
 
 
 @lru_cache(maxsize=1)

@@ -101,6 +101,7 @@ class StepMonitor:
             for number, runs in reported_steps(self._files).items()
             if number not in self._steps and runs == (finished[number], failed[number])
         }
+        reported -= self._absent_from_buffer(rows_and_steps, reported)
         for row in self._read([row for row, number in rows_and_steps if number not in reported]):
             self.finished(row)
         for task in failing:
@@ -109,6 +110,15 @@ class StepMonitor:
         for number in sorted(self._steps):
             if not self._steps[number].unsettled:
                 self._report(number)
+
+    def _absent_from_buffer(self, rows_and_steps: list[tuple[int, int]], reported: set[int]) -> set[int]:
+        """Reported steps with rows none of which the buffer knows: reported without a buffer, or to another one."""
+        if self._stream is None or self._stream.buffer is None or not reported:
+            return set()
+        numbers = [name.rpartition("/")[2] for name in self._stream.buffer.known_tasks(f"{self._run}/")]
+        tasks = [int(number) for number in numbers if number.isdecimal()]
+        held = {self._number(task) for task in tasks if self._is_known(task)}
+        return {number for _, number in rows_and_steps if number in reported} - held
 
     def _rows_and_steps(self) -> list[tuple[int, int]]:
         """Location and step of every row on disk."""

@@ -9,7 +9,6 @@ ignored, or if certainly a secret, masked only in key positions (`Bearer WORD`, 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import re
@@ -37,10 +36,16 @@ _BEARER = re.compile(r"\b(?:Bearer|Basic|token)\s+([A-Za-z0-9._~+/=\-]{8,})", re
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]+")
 _CERTAIN_NAME = re.compile(r"(api[_-]?key|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
 """Option names that are used only for secrets; an option named `key` may also mean a field."""
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_VARIABLE = re.compile(
-    r"(key|token|secret|password|passwd|pwd|credentials?|auth|cookie)$", re.IGNORECASE
+    r"(key|token|secret|password|passwd|pwd|passphrase|credentials?|auth|cookie|_pat|_pass)$", re.IGNORECASE
 )
 """Names of environment variables that hold a secret; many have no mark before the last word, such as `DBPASSWORD`."""
+_KEY_FOR_A_NAME = re.compile(r"(?=.*[a-z])(?=.*[0-9])[\w.+/\-]{12,}=*")
+"""A key typed where a variable's name belongs; names of variables are rarely lower case with digits."""
+_HEADER = re.compile(r"(?P<name>[A-Za-z][\w\-]*):\s*(?P<value>[^\s/].*)", re.DOTALL)
+_USER_FLAGS = ("-u", "--user", "-U", "--proxy-user")
+"""Flags of curl and others before USER:PASSWORD."""
 _COMMAND = re.compile(r"(program|mcp-stdio(-shared)?):")
 """How options begin whose value is a command line with flags of its own."""
 _PLACEHOLDERS = re.compile(
@@ -72,7 +77,8 @@ _SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "MLFLOW_", "OTEL_", "RAY_", "WA
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option of this name holds a secret: `api_key`, `auth.token`, `password`."""
+    """Whether an option of this name holds a secret: `api_key`, `auth.token`, `clientSecret`, `password`."""
+    name = _HUMP.sub("_", name)
     return bool(_NAME.search(name)) and not _NOT_SECRET.search(name)
 
 
@@ -152,6 +158,28 @@ class Redactor:
             self._learn_text(word, last.lstrip("-") if last.startswith("-") else "")
             last = word
 
+    def _learn_command(self, command: str) -> None:
+        """Find the secrets in a command line, also in headers (`-H "Name: VALUE"`) and in commands inside it (`sh -c "…"`)."""
+        try:
+            words = shlex.split(command)
+        except ValueError:  # an open quote: whoever runs the command refuses it
+            return
+        self.learn_words(words)
+        last = ""
+        for word in words:
+            header = _HEADER.fullmatch(word)
+            if header and is_secret_name(header["name"]):
+                self._learn_named(header["value"], header["name"])
+                self._learn_likely(header["value"].rpartition(" ")[2])  # after a scheme of its own
+            elif ":" in word and last in _USER_FLAGS:
+                self.learn(word.partition(":")[2])
+                self.learn(word)
+            elif any(one.isspace() for one in word):
+                self._learn_command(word)
+            elif word.startswith("-") and word.count("=") > 1:  # --env=NAME=VALUE
+                self.learn_words([word.partition("=")[2]])
+            last = word
+
     def learn_environment(self, *names: str) -> None:
         """Register the values of variables named by options, and of those that libraries read themselves."""
         for name in (*_ENVIRONMENT, *names):
@@ -183,8 +211,10 @@ class Redactor:
         if name in ("pass_env", "pass-env"):  # programs get PATH, too
             if _SECRET_VARIABLE.search(text):
                 self.learn(os.environ.get(text))
+            self._learn_text(os.environ.get(text, ""), "")  # an address with a password
         elif name.endswith(("_env", "-env")):
-            self.learn(os.environ.get(text))  # the option names the variable that holds the secret
+            is_name = text in os.environ or not _KEY_FOR_A_NAME.fullmatch(text)
+            self.learn(os.environ.get(text) if is_name else text)  # the variable that holds the secret
         if is_secret_name(name):
             self._learn_named(text, name)
         for match in _SHAPE.finditer(text):
@@ -194,8 +224,7 @@ class Redactor:
         for match in _URL.finditer(text):
             self._learn_url(match.group(0))
         if _COMMAND.match(text):
-            with contextlib.suppress(ValueError):  # an open quote: whoever runs the command refuses it
-                self.learn_words(shlex.split(text.partition(":")[2]))
+            self._learn_command(text.partition(":")[2])
 
     def _learn_url(self, url: str) -> None:
         try:

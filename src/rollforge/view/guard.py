@@ -7,7 +7,6 @@ can send.
 
 from __future__ import annotations
 
-import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection
@@ -15,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from aiohttp import web
 
 from rollforge.errors import RollforgeError
+from rollforge.runtime.web_guard import is_same_secret
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
@@ -93,7 +93,7 @@ class Guard:
         return host.lower().partition(":")[0] in self._proxy_hosts
 
     def _is_known(self, token: str | None) -> bool:
-        return token is not None and hmac.compare_digest(token.encode(), self._token.encode())
+        return token is not None and is_same_secret(token, self._token)
 
     def _log_in(self, request: web.Request) -> web.Response | None:
         """Turn a token in the address into a cookie, and redirect to the address without it."""

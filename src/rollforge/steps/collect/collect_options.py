@@ -514,7 +514,7 @@ def _check_url(flag: str, url: str, form: str) -> None:
         parts = urlsplit("")
     if parts.username is not None or parts.query:
         raise UsageError(
-            f"{flag} holds a user, a password or a query: these would stand in the run's files",
+            f"{flag} contains a user, a password or a query, which would be written to the run's files",
             hint=f"write it as {form}; a key goes into a variable that --api-key-env names",
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -16,6 +16,7 @@ import uuid
 from aiohttp import web
 
 from rollforge.records import from_json, to_json
+from rollforge.runtime.web_guard import is_same_secret
 from rollforge.store.reading import UNREADABLE
 
 MAX_AGE_S = 14 * 24 * 3600
@@ -31,7 +32,7 @@ class Sessions:
     def of(self, request: web.Request) -> str:
         """The request's session, or a new one if its cookie has no valid signature."""
         data, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
-        if data and hmac.compare_digest(self._sign(data), signature):
+        if data and is_same_secret(signature, self._sign(data)):
             try:
                 return str(from_json(base64.urlsafe_b64decode(data))["session_id"])
             except (binascii.Error, KeyError, TypeError, *UNREADABLE):
@@ -51,4 +52,4 @@ class Sessions:
         )
 
     def _sign(self, data: str) -> str:
-        return hmac.new(self._secret, data.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._secret, data.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()

@@ -21,7 +21,7 @@ from rollforge.rollouts import has_plain_key
 from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.verify.judge_cost import JudgeMeter, joined_spending, note_costs
 from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
-from rollforge.steps.verify.verdicts import VerdictRow, read_verdicts, whose_count
+from rollforge.steps.verify.verdicts import VerdictRow, add_note, read_verdicts, whose_count
 from rollforge.steps.verify.verify_loop import VerifySnapshot
 from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.steps.verify.verify_worker import (
@@ -117,6 +117,8 @@ class SpreadVerification:
                 self._foreman.stop()
             await self._foreman.run()
             await asyncio.to_thread(self._join_verdicts)
+            if verifier.warning:
+                await asyncio.to_thread(add_note, self.files, verifier.warning)
             if self._meter.is_asked:
                 price = self._meter.price
                 await asyncio.to_thread(note_costs, self.files, price.text if price is not None else None)

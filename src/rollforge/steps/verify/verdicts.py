@@ -234,6 +234,18 @@ def use_verifier(run: str | Path, name: str) -> Path:
     return files.manifest
 
 
+def add_note(files: RunFiles, note: str) -> None:
+    """Add a message about how the run was judged to its manifest, unless a collecting process owns it."""
+    if not files.manifest.exists() or is_held(files.lock):
+        return
+    manifest = read_json(files.manifest, JsonFields, hint="restore the file, or move it aside")
+    notes = manifest.get("notes")
+    earlier_notes = notes if isinstance(notes, list) else []
+    if note not in earlier_notes:
+        manifest["notes"] = [*earlier_notes, note]
+        write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
+
+
 class _Inline(msgspec.Struct):
     class _Own(msgspec.Struct):
         verifier: str | None = None

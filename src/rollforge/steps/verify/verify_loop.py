@@ -21,7 +21,7 @@ from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.judge_cost import JudgeMeter, note_costs
 from rollforge.steps.verify.rollout_source import RolloutSource
 from rollforge.steps.verify.tally import VerifySummary, estimate_of, rewards_of
-from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line, whose_count
+from rollforge.steps.verify.verdicts import FailureFile, add_note, failure_line, verdict_line, whose_count
 from rollforge.steps.verify.verify_options import VerifyOptions
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.find import refuse_devices
@@ -145,7 +145,7 @@ class Verification:
             self._chooser.read(self._rewards)
             tasks = TaskFields(self.files, self.options.tasks)
             self.meter.start(self.files)
-            self._note_costs()  # so that a killed verification has recorded its price
+            self._note_in_manifest()  # so that a killed verification has recorded its price
             self._started = time.monotonic()
             is_new = not self.files.verdicts.exists()
             verdicts = DurableFile(self.files.verdicts)
@@ -165,7 +165,7 @@ class Verification:
                 await self.judge.close()
                 await verdicts.close()
                 tasks.close()
-                self._note_costs()
+                self._note_in_manifest()
                 if is_new and self.files.verdicts.exists() and not self.files.verdicts.stat().st_size:
                     self.files.verdicts.unlink()
         summary = self.summary()
@@ -179,7 +179,9 @@ class Verification:
             )
         return summary
 
-    def _note_costs(self) -> None:
+    def _note_in_manifest(self) -> None:
+        if self.judge.verifier.warning:
+            add_note(self.files, self.judge.verifier.warning)
         if self.meter.is_asked:
             note_costs(self.files, self.meter.price.text if self.meter.price is not None else None)
 
