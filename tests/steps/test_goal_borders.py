@@ -253,8 +253,13 @@ def test_a_top_up_takes_the_tasks_for_which_its_condition_holds(tmp_path: Path) 
         assert begun.notes == [f"--top-up: {len(order)} of 3 tasks"]
         assert begun.manifest.extra[DESIGN]["earlier"] == 6
     for condition, why in (("pass_rate > 2", "holds for no task"), ("passes > 2", "passes")):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=why) as refused:
             make_schedule(plan([0], top_up=condition), asked)
+        assert str(refused.value).startswith(f"--top-up '{condition}'")
+    for wrong in ("passes > 2", "answer_chars > 3", "", "pass_rate >"):
+        with pytest.raises(UsageError) as refused:
+            make_schedule(plan([0], top_up=wrong), asked)
+        assert "a condition over task, rollouts, judged, mean_reward" in str(refused.value.hint)
 
 
 def test_a_task_is_audited_below_the_share() -> None:
