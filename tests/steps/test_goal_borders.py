@@ -61,6 +61,8 @@ def book(*tasks: TaskSummary, **more: Any) -> TaskBook:
 )
 def test_a_goal_is_reached_at_its_number(usable: int, ending: tuple[str, Exit]) -> None:
     assert goal_ending("", "done", Exit.DONE, progress(usable)) == ending
+    incomplete = ("incomplete", Exit.INCOMPLETE)
+    assert goal_ending("", "done", Exit.DONE, progress(usable), gaps=1) == incomplete, "groups end whole"
 
 
 @pytest.mark.parametrize(
