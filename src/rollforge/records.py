@@ -36,6 +36,10 @@ OWN_KEY: Final = "_rf"
 RECORDED: Final = "recorded"
 """In place of a verifier's name: the rewards in the rollouts file, whichever verifier gave them."""
 
+MASK_KEY: Final = "mask_sample"
+SKIPPED_KEY: Final = "verification_skipped"
+"""NeMo Gym's marks for a reward that is no measurement; a masked rollout must not be trained on either."""
+
 UNANSWERED = ("failed", "cancelled")
 """Values of `response.status` for a model call without an answer."""
 
@@ -440,6 +444,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             reward=None if reward is None else _finite("reward", reward), numbers=numbers, details=details
         )
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the rollout must not be trained on (`mask_sample`)."""
+        return self._is_marked(MASK_KEY)
+
+    @property
+    def measured(self) -> float | None:
+        """The reward; None if the verdict marks it as no measurement, as in the index."""
+        return None if self.is_masked or self._is_marked(SKIPPED_KEY) else self.reward
+
+    def _is_marked(self, key: str) -> bool:
+        return is_mark(self.numbers.get(key, self.details.get(key)))
 
     def to_fields(self) -> JsonObject:
         """The verdict as top-level keys of a row."""

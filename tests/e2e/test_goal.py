@@ -98,6 +98,22 @@ def test_prepare_finds_what_collect_promised_also_among_odd_answers(
     assert prepared(goal.partition("=")[0], tmp_path / "run", *thresholds) == result["goal"]["usable"] > 0
 
 
+def test_rewards_that_are_no_measurement_decide_nothing(tasks: Path, tmp_path: Path) -> None:
+    """A masked answer is no part of a pass rate, in the rule as in the files: else the run ended before its goal."""
+    verifier = tmp_path / "masking.py"
+    verifier.write_text(
+        "def verify(task, response):\n"
+        "    mark = ('mask_sample', True), ('verification_skipped', 'true'), ('other', 1)\n"
+        "    name, value = mark[sum(map(ord, response.text)) % 3]\n"
+        "    return {'reward': float('{' + str(task['expected_answer']) + '}' in response.text), name: value}\n"
+    )
+    words = collect(tasks, tmp_path / "run", "--goal", "sft=40", "--band", "0.1-0.9")
+    words[words.index("exact")] = f"{verifier}:verify"
+    code, result = call(words)
+    assert code == 0, result["message"]
+    assert prepared("sft", tmp_path / "run", "--band", "0.1-0.9") == result["goal"]["usable"] >= 40
+
+
 def test_kill_9_at_any_moment_changes_neither_the_decisions_nor_the_count(
     tasks: Path, tmp_path: Path
 ) -> None:

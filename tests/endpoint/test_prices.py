@@ -88,3 +88,17 @@ def test_long_requests_pay_the_rates_of_their_tier() -> None:
     usage = {"input_tokens": tier.above + 1, "output_tokens": 0}
     assert price.cost(usage) == pytest.approx((tier.above + 1) * tier.rates.input / 1e6)
     assert price.cost(usage, calls=2) == pytest.approx((tier.above + 1) * price.rates.input / 1e6)
+
+
+def test_the_batch_prices_of_the_table_are_its_own_and_not_half_of_everything() -> None:
+    """A provider's batch price may have no rate of its own for cached input, and tiers for long prompts."""
+    pytest.importorskip("genai_prices", reason="the extra prices is not installed")
+    price, tiered = look_up("--price", "gpt-4o"), look_up("--price", "claude-haiku-5.5")
+    assert price is not None and price.batch is not None and price.batch.cached is not None
+    assert price.batch.input == pytest.approx(price.rates.input / 2) and "in a batch $" in price.text
+    assert price.batch.cached > (price.rates.cached or 0) / 2
+    assert tiered is not None and tiered.batch is not None and tiered.batch_tiers
+    tier = tiered.batch_tiers[-1]
+    usage = {"input_tokens": tier.above + 1, "output_tokens": 0}
+    assert tiered.cost(usage, is_batch=True) == pytest.approx((tier.above + 1) * tier.rates.input / 1e6)
+    assert tier.rates.input > tiered.batch.input

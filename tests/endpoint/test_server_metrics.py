@@ -38,6 +38,23 @@ def test_the_metrics_of_three_servers_are_read() -> None:
     assert both == ServerLoad(running=4, waiting=2, kv=0.9)
 
 
+def test_sglang_counts_its_retractions_beside_a_gauge_of_the_last_ones() -> None:
+    """The counter is there from the first retraction on; before, the gauge is 0."""
+    counted = "sglang:num_retracted_reqs 0\nsglang:num_retracted_requests_total 7\n"
+    found = [read_load(SGLANG + more) for more in ("sglang:num_retracted_reqs 0\n", counted)]
+    assert [load and load.preemptions for load in found] == [0, 7]
+
+
+def test_a_counter_that_begins_again_hides_no_later_preemption() -> None:
+    """A server that was restarted counts from 0; SGLang's gauge falls back to 0 by itself."""
+    limiter = saturated()
+    for at, preemptions in ((10.0, 500), (20.0, 0), (30.0, 3)):
+        limiter.observe_server(ServerLoad(running=16, waiting=0, kv=0.85, preemptions=preemptions), at)
+        while limiter.try_acquire():
+            pass
+    assert limiter.history[-1].reason == "server: 3 preemptions"
+
+
 def saturated(limit: str = "auto") -> Limiter:
     limiter = Limiter(ConcurrencyRange.parse(limit))
     limiter.observe_server(ServerLoad(running=16, waiting=0, kv=0.85), 0.0)  # neither full nor free

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rollforge.errors import Exit, UsageError
+from rollforge.simulate import SimulatedServer
 from rollforge.simulate.service import Service
 from rollforge.simulate.simulate_options import SimulateOptions
 from rollforge.simulate.wire import HttpRequest
@@ -115,9 +116,50 @@ async def test_a_goal_says_that_results_are_missing_and_not_that_the_tasks_ran_o
     words: dict[str, Any] = {"samples": 4, "goal": "grpo=4"}
     lines = offline_engine(await write(tmp_path, **words))
     some = await read(tmp_path, save(tmp_path / "some.jsonl", lines[1:]), **words)
-    assert some.exit_code == Exit.INCOMPLETE and some.message.endswith("1 rollout has no result yet")
-    rest = await read(tmp_path, save(tmp_path / "rest.jsonl", lines[:1]), **words)
-    assert "no result" not in rest.message
+    assert some.exit_code == Exit.INCOMPLETE and some.message.endswith("no result yet")
+    assert some.batch is not None and some.batch.gap_ids[0] == lines[0]["custom_id"]
+    await read(tmp_path, save(tmp_path / "rest.jsonl", lines[:1]), **words)
+    for _ in range(10):
+        if not (lines := await write(tmp_path, **words)):
+            break
+        rest = await read(tmp_path, save(tmp_path / "more.jsonl", offline_engine(lines)), **words)
+    assert not lines and "no result" not in rest.message
+
+
+async def test_a_goal_goes_by_rounds_of_files_and_decides_as_a_server_would(tmp_path: Path) -> None:
+    write_tasks(tmp_path, 60)
+    words: dict[str, Any] = {"samples": 8, "goal": "grpo=6"}
+    async with SimulatedServer(SimulateOptions()) as server:
+        alone = await collect(tmp_path, server, out=str(tmp_path / "alone"), **words)
+    rounds: list[int] = []
+    while True:
+        requests = await write(tmp_path, **words)
+        rounds.append(len(requests))
+        assert len(rounds) < 40, "the rounds end"
+        path = save(tmp_path / f"round-{len(rounds)}.jsonl", offline_engine(requests))
+        result = await read(tmp_path, path, **words)
+        if result.exit_code == Exit.DONE:
+            break
+        assert result.exit_code == Exit.INCOMPLETE
+    assert len(rounds) > 1 and rounds[0] <= 4 * 8 * 2, "no more than the first stages of four batches"
+    rows, others = (read_rows(RunFiles(tmp_path / name).rollouts) for name in ("run", "alone"))
+    assert keys(rows) == keys(others)
+    assert result.goal is not None and alone.goal is not None
+    assert result.goal.usable == alone.goal.usable >= 6
+
+
+async def test_a_top_up_writes_requests_for_the_chosen_tasks_alone(tmp_path: Path) -> None:
+    write_tasks(tmp_path, 10)
+    await read(
+        tmp_path, save(tmp_path / "first.jsonl", offline_engine(await write(tmp_path, samples=4))), samples=4
+    )
+    rewards: dict[int, list[float]] = {}
+    for row in read_rows(RunFiles(tmp_path / "run").rollouts):
+        rewards.setdefault(row["_ng_task_index"], []).append(row["reward"])
+    mixed = {task for task, own in rewards.items() if 0 < sum(own) < 4}
+    requests = await write(tmp_path, samples=8, top_up="pass_rate between 0.1 and 0.9")
+    assert mixed and len(requests) == 4 * len(mixed)
+    assert {int(request["custom_id"].split("-")[2]) for request in requests} == mixed
 
 
 @pytest.mark.parametrize("reverse", [False, True])

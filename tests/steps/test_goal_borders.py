@@ -17,6 +17,7 @@ from rollforge.adaptive.group_yield import ANY_RATE
 from rollforge.adaptive.sampling_rule import _uniform, fit_prior, is_audited, known_before
 from rollforge.adaptive.stage_estimates import over_strata
 from rollforge.errors import Exit, UsageError
+from rollforge.index import ByTask, open_index
 from rollforge.recipes.base import RecipeOptions
 from rollforge.steps.collect.goal.from_options import make_design, prepare_words
 from rollforge.steps.collect.goal.goal_ending import goal_ending, goal_message
@@ -24,6 +25,7 @@ from rollforge.steps.collect.goal.goal_options import GoalOptions, parse_goal
 from rollforge.steps.collect.goal.goal_schedule import EARLY
 from rollforge.steps.collect.goal.setup import _has_rollouts, _since, design_of, make_schedule
 from rollforge.steps.collect.goal.task_book import TaskBook, TaskSummary, needed_for
+from rollforge.steps.metrics.stages import beyond_first_stage
 from rollforge.store import Ledger, RunFiles
 from tests.goal_driver import Drawn, drive, open_schedule
 
@@ -59,6 +61,8 @@ def book(*tasks: TaskSummary, **more: Any) -> TaskBook:
 )
 def test_a_goal_is_reached_at_its_number(usable: int, ending: tuple[str, Exit]) -> None:
     assert goal_ending("", "done", Exit.DONE, progress(usable)) == ending
+    incomplete = ("incomplete", Exit.INCOMPLETE)
+    assert goal_ending("", "done", Exit.DONE, progress(usable), gaps=1) == incomplete, "groups end whole"
 
 
 @pytest.mark.parametrize(
@@ -252,13 +256,14 @@ def test_a_top_up_takes_the_tasks_for_which_its_condition_holds(tmp_path: Path) 
         assert begun.order.tolist() == order
         assert begun.notes == [f"--top-up: {len(order)} of 3 tasks"]
         assert begun.manifest.extra[DESIGN]["earlier"] == 6
-    for condition, why in (
-        ("pass_rate > 2", "holds for no task"),
-        ("passes > 2", "--top-up 'passes > 2': there is no column"),
-    ):
+    for condition, why in (("pass_rate > 2", "holds for no task"), ("passes > 2", "passes")):
         with pytest.raises(UsageError, match=why) as refused:
             make_schedule(plan([0], top_up=condition), asked)
-    assert "pass_rate" in str(refused.value.hint)
+        assert str(refused.value).startswith(f"--top-up '{condition}'")
+    for wrong in ("passes > 2", "answer_chars > 3", "", "pass_rate >"):
+        with pytest.raises(UsageError) as refused:
+            make_schedule(plan([0], top_up=wrong), asked)
+        assert "a condition over task, rollouts, judged, mean_reward" in str(refused.value.hint)
 
 
 def test_a_task_is_audited_below_the_share() -> None:
@@ -366,6 +371,30 @@ def test_samples_beyond_the_base_are_not_of_the_first_stage() -> None:
     schedule, _ = open_schedule(1, design(target=1, first=4, base=4), came)
     told = schedule._book.get(0)
     assert (told.drawn, told.samples_asked, told.tokens) == (4, 4, 400)
+
+
+@pytest.mark.parametrize("last", ["answered", "failed", "not asked"])
+def test_only_groups_whose_last_sample_was_asked_for_say_something_beyond_the_first_stage(
+    tmp_path: Path, last: str
+) -> None:
+    """Twelve tasks have the four samples that pass@3 needs, of eight: enough only if the other four were asked for."""
+    files = RunFiles(tmp_path / "rollouts.jsonl")
+    samples = [0, 1, 2, 3] if last != "answered" else [0, 1, 2, 3, 7]
+    rows = [
+        {"_ng_task_index": task, "_ng_rollout_index": sample, "reward": float(sample == 2), "response": {"output": []}}
+        for task in range(12)
+        for sample in samples
+    ]  # fmt: skip
+    files.rollouts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if last == "failed":
+        lost = [{"_ng_task_index": task, "_ng_rollout_index": 7, "class": "timeout"} for task in range(12)]
+        files.failures.write_text("".join(json.dumps(row) + "\n" for row in lost))
+    asked = SamplingDesign(recipe="grpo", target=5, first=2, whole=8, most=8, audit=0.0)
+    with open_index(files.rollouts) as index:
+        first = ByTask(index, "rollout < 2")
+        estimates, facts = beyond_first_stage(index, None, asked, first, first.one("reward"), 0.5)
+    assert ("pass@3" in estimates) == (last != "not asked")
+    assert ("pass@3" in facts.left_out) == (last == "not asked")
 
 
 def test_sixty_four_settled_tasks_decide_which_others_go_on() -> None:

@@ -261,7 +261,8 @@ class Limiter:
             return
         before, since, self._load = self._load, now - self._load_at, load
         self._load_at = now
-        self._preempted += load.preemptions - before.preemptions if before is not None else 0.0
+        if before is not None:  # a counter that fell began again with its server
+            self._preempted += max(0.0, load.preemptions - before.preemptions)
         kv = load.kv or 0.0
         self._hold_back(kv >= KV_HOLD)
         if self._preempted > 0 or kv > KV_FULL:

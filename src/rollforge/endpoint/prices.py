@@ -94,6 +94,8 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
     """Rates inside a batch; None means half of `rates`."""
     tiers: tuple[Tier, ...] = ()
     """Rates of long requests, in ascending order of input length."""
+    batch_tiers: tuple[Tier, ...] = ()
+    """Rates of long requests inside a batch, likewise; unused where `batch` is None."""
     source: str = "--price"
     """Where the price comes from."""
 
@@ -102,12 +104,14 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
         counted = TokenUsage.read(usage)
         if counted is None:
             return None
-        rates = self.rates
-        for tier in self.tiers:
+        rates, tiers = self.rates, self.tiers
+        if is_batch and self.batch is not None:
+            rates, tiers = self.batch, self.batch_tiers
+        for tier in tiers:
             if counted.input / max(calls, 1) > tier.above:
                 rates = tier.rates
-        if is_batch:
-            rates = rates.times(BATCH_SHARE) if self.batch is None else self.batch
+        if is_batch and self.batch is None:
+            rates = rates.times(BATCH_SHARE)
         return rates.cost(counted)
 
     def judge_cost(self, numbers: object) -> float | None:
@@ -130,6 +134,8 @@ class TokenPrice(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"cached ${self.rates.cached:g}")
         if self.rates.reasoning is not None:
             parts.append(f"reasoning ${self.rates.reasoning:g}")
+        if self.batch is not None:
+            parts.append(f"in a batch ${self.batch.input:g} in, ${self.batch.output:g} out")
         return f"{', '.join(parts)} ({self.source})"
 
 
@@ -188,16 +194,18 @@ def look_up(flag: str, name: str) -> TokenPrice | None:
     counted = Usage(input_tokens=1, output_tokens=1)
     try:
         price = calc_price(counted, name)
-        batch = calc_price(counted, name, price_context={"service_tier": "batch"})
+        batch = calc_price(counted, name, price_context={"processing": "batch"}).model_price
     except LookupError:
         return None
     prices = price.model_price
     if prices.input_mtok is None or prices.output_mtok is None:
         return None
+    has_batch = batch != prices and batch.input_mtok is not None and batch.output_mtok is not None
     return TokenPrice(
         rates=_rates(prices, 0),
-        batch=None if batch.model_price == prices else _rates(batch.model_price, 0),
-        tiers=tuple(Tier(start, _rates(prices, start + 1)) for start in _tier_starts(prices)),
+        batch=_rates(batch, 0) if has_batch else None,
+        tiers=_tiers(prices),
+        batch_tiers=_tiers(batch) if has_batch else (),
         source=f"{price.provider.id}/{price.model.id} in genai-prices {_table_version()}",
     )
 
@@ -214,6 +222,10 @@ _PRICE_KEYS = ("input_mtok", "output_mtok", "cache_read_mtok")
 def _tier_starts(prices: object) -> list[int]:
     tiers = [getattr(getattr(prices, key), "tiers", ()) for key in _PRICE_KEYS]
     return sorted({int(tier.start) for some in tiers for tier in some})
+
+
+def _tiers(prices: object) -> tuple[Tier, ...]:
+    return tuple(Tier(start, _rates(prices, start + 1)) for start in _tier_starts(prices))
 
 
 def _rates(prices: object, tokens: int) -> TokenRates:

@@ -18,7 +18,12 @@ _NAMES = {
         "sglang:token_usage",
         "llamacpp:kv_cache_usage_ratio",
     ),
-    "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions", "sglang:num_retracted_reqs"),
+    "preemptions": (
+        "vllm:num_preemptions_total",
+        "vllm:num_preemptions",
+        "sglang:num_retracted_requests_total",
+        "sglang:num_retracted_reqs",  # of the last batch only
+    ),
 }
 
 

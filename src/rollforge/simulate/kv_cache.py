@@ -139,7 +139,12 @@ def metrics_page(server: KvServer, style: str) -> bytes:
             "kv_cache_usage_perc",
             "num_preemptions_total",
         ),
-        "sglang": ("num_running_reqs", "num_queue_reqs", "token_usage", "num_retracted_reqs"),
+        "sglang": (
+            "num_running_reqs",
+            "num_queue_reqs",
+            "token_usage",
+            "num_retracted_requests_total",
+        ),
     }[style]
     values = (len(server.running), len(server.waiting), server.usage, server.preemptions)
     lines = []

@@ -159,8 +159,8 @@ class CostMeter:
         self.per_rollout.add(position, spent)
         group = self._open.setdefault(position, _OpenGroup())
         group.cost += spent
-        if verdict.reward is not None:
-            group.low, group.high = min(group.low, verdict.reward), max(group.high, verdict.reward)
+        if (reward := verdict.measured) is not None:
+            group.low, group.high = min(group.low, reward), max(group.high, reward)
 
     def add_failure(self, position: int, failure: Failure) -> OwnJson:
         """Count a failed attempt; returns its costs as stored in its line. A judge that gave no verdict is included."""

@@ -143,9 +143,9 @@ class Live:
         self.seconds_per_rollout.add(task, seconds)
         if verdict.reward is not None:
             self.judged += 1
-            if is_representative:
-                self.reward.add(task, verdict.reward)
-                self._recent_rewards.append(verdict.reward)
+            if is_representative and (reward := verdict.measured) is not None:
+                self.reward.add(task, reward)
+                self._recent_rewards.append(reward)
         elif is_judging:
             self.unjudged += 1
         return used

@@ -315,6 +315,11 @@ class Collection:
         """Number of rollouts without a verdict that the verifier should have judged."""
         return plan.ledger.unjudged + machinery.engine.live.unjudged if self._is_judged else 0
 
+    @property
+    def _gaps(self) -> int:
+        """Owed rollouts without a result in the files of `--read-batch`."""
+        return self.batch_report.gaps if self.batch_report is not None else 0
+
     def _finish(self, machinery: Machinery, plan: CollectPlan, report: ProbeReport | None) -> CollectResult:
         """Write the final manifest and return the result."""
         options, engine, live = self.options, machinery.engine, machinery.engine.live
@@ -325,7 +330,7 @@ class Collection:
         ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
         goal = self._goal_reached(machinery, plan)
         if goal is not None:
-            ending, code = goal_ending(engine.reason, ending, code, goal)
+            ending, code = goal_ending(engine.reason, ending, code, goal, gaps=self._gaps)
         engine.meter.close(plan.files)
         if report is not None and not report.tasks:
             report = None
@@ -366,9 +371,7 @@ class Collection:
                 has_failed_probe=has_failed_probe,
             )
             if goal is None or is_still_suspect or has_failed_probe
-            else goal_message(
-                ending, engine, goal, gaps=self.batch_report.gaps if self.batch_report is not None else 0
-            ),
+            else goal_message(ending, engine, goal, gaps=self._gaps),
             expected=expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rollforge.adaptive.design import SamplingDesign, stage_condition
 from rollforge.adaptive.sampling_rule import is_audited
 from rollforge.adaptive.stage_estimates import over_strata
-from rollforge.index import ByTask, Index
+from rollforge.index import ByTask, Index, ints
 from rollforge.statistics import at_k
 from rollforge.statistics.stats import Floats, Ints
 from rollforge.steps.metrics.metric_records import AdaptiveFacts, AtKValue
@@ -43,6 +43,7 @@ def beyond_first_stage(
     rows = ByTask(index, stage_condition(where, design.whole))
     reward = rows.one("reward")
     whole_hits = np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
+    has_whole = np.isin(first.tasks, _whole_tasks(index, design.whole))
     solved, judged = first.sums(hits)
     stratum = np.unique(np.stack([solved, judged]), axis=1, return_inverse=True)[1].ravel()
     for names, values in (
@@ -52,7 +53,7 @@ def beyond_first_stage(
         is_share = names[0] == "pass@" or bool(np.isin(reward[~np.isnan(reward)], (0.0, 1.0)).all())
         for k in range(design.first + 1, design.whole + 1):
             for name, table in zip(names, values, strict=True):
-                per_task = _aligned(first.tasks, rows.tasks, table, k)
+                per_task = np.where(has_whole, _aligned(first.tasks, rows.tasks, table, k), np.nan)
                 certain = (
                     (solved > 0 if name in ("pass@", "best@") else solved < judged) if is_share else None
                 )
@@ -65,6 +66,19 @@ def beyond_first_stage(
                     )
     facts.left_out["majority@k"] = f"for k above {design.first}: votes of whole groups alone would be biased"
     return estimates, facts
+
+
+def _whole_tasks(index: Index, whole: int) -> Ints:
+    """The tasks whose last sample was asked for, whether it was answered or failed.
+
+    A group that ended earlier ended because of its rewards: its k samples say nothing unbiased, not even where every task of a
+    stratum has k.
+    """
+    failed = " UNION ALL SELECT task, rollout FROM failures" if index.has_failures else ""
+    sql = (
+        f"SELECT DISTINCT task FROM (SELECT task, rollout FROM rollouts{failed}) WHERE rollout >= {whole - 1}"
+    )
+    return ints(index.select(f"{sql} AND task IS NOT NULL").column(0))
 
 
 def pooled_facts(index: Index, first: ByTask) -> AdaptiveFacts:

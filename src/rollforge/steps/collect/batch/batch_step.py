@@ -17,7 +17,7 @@ from rollforge.steps.collect.batch.results import BatchReport, BatchResults
 from rollforge.steps.collect.batch.rounds import BatchRounds, clear_folder
 from rollforge.steps.collect.chosen_verifier import chosen_verifier
 from rollforge.steps.collect.collect_options import CollectOptions
-from rollforge.steps.collect.goal.setup import make_schedule
+from rollforge.steps.collect.goal.setup import design_of, make_schedule
 from rollforge.steps.collect.machinery import prepared_agent
 from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.store import RunFiles, RunLock
@@ -75,6 +75,7 @@ async def write_batch(options: CollectOptions, *, command: list[str]) -> Written
                 version=__version__,
                 command=command,
                 agent=prepared,
+                design_of=design_of,
             )
             try:
                 return _write(plan, options)

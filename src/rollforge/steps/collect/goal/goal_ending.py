@@ -10,12 +10,18 @@ from rollforge.steps.collect.engine import CollectEngine
 from rollforge.steps.collect.stop_reason import Ending, Reason
 
 
-def goal_ending(reason: Reason, ending: Ending, code: Exit, goal: GoalProgress) -> tuple[Ending, Exit]:
-    """Ending of a collection: a reached goal is a success in spite of failures; running out of tasks leaves it incomplete."""
+def goal_ending(
+    reason: Reason, ending: Ending, code: Exit, goal: GoalProgress, *, gaps: int = 0
+) -> tuple[Ending, Exit]:
+    """Ending of a collection: a reached goal is a success in spite of failures; running out of tasks leaves it incomplete.
+
+    Args:
+        gaps: requests that have no result yet: begun groups are not whole, whether the goal is reached or not.
+    """
     if reason in ("broken", "fatal", "disk", "interrupted", "failures", "outage"):
         return ending, code
     if goal.is_reached:
-        return "done", Exit.DONE
+        return ("incomplete", Exit.INCOMPLETE) if gaps else ("done", Exit.DONE)
     if reason in ("deadline", "tokens", "cost"):
         return reason, Exit.BUDGET_REACHED
     return ("pilot", Exit.DONE) if reason == "pilot" else ("incomplete", Exit.INCOMPLETE)

@@ -18,7 +18,7 @@ import numpy as np
 from rollforge.adaptive.design import GOALS, Expectation, GoalProgress, SamplingDesign
 from rollforge.adaptive.sampling_rule import OUT_OF_REACH, is_audited
 from rollforge.index import Index, floats, response_facts
-from rollforge.recipes.recipe_columns import MASKED, RolloutFacts, candidate_columns, facts_at, facts_of
+from rollforge.recipes.recipe_columns import RolloutFacts, candidate_columns, facts_at, facts_of
 from rollforge.records import Verdict
 from rollforge.statistics.stats import Floats, Ints
 from rollforge.steps.collect.goal.from_options import recipe_options
@@ -231,9 +231,8 @@ class GoalSchedule:
         task = self._open.get(position)
         if task is None:
             return
-        masked = verdict.to_fields().get(MASKED)
         task.rollouts.facts[sample] = facts_of(
-            sample, response_facts(response), reward=verdict.reward, is_masked=bool(masked == 1)
+            sample, response_facts(response), reward=verdict.measured, is_masked=verdict.is_masked
         )
         task.rollouts.tokens[sample] = tokens
         self._tokens_in_flight += tokens

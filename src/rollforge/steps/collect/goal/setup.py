@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from rollforge.adaptive.design import DESIGN, GOALS, SamplingDesign, read_design
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.index import Index, open_index
 from rollforge.recipes.base import Candidates
 from rollforge.recipes.recipe_columns import FLAGS, answer_codes, candidate_columns, rollout_keys
@@ -112,11 +112,12 @@ def _has_rollouts(files: RunFiles) -> bool:
 
 def _chosen(plan: CollectPlan, index: Index, design: SamplingDesign) -> np.ndarray:
     """The order without the tasks for which the condition does not hold."""
+    label = f"--top-up {design.top_up!r}"
     numbers = TASK_NUMBERS.format(threshold=design.min_reward or 0.5, base=design.base)
     try:
-        rows = index.select(
-            f"select task from ({numbers}) where ({design.top_up})", label=f"--top-up {design.top_up!r}"
-        )
+        rows = index.select(f"select task from ({numbers}) where ({design.top_up}\n)", label=label)
+    except DataError:  # not the condition's fault
+        raise
     except UsageError as error:
         raise UsageError(
             str(error),
@@ -127,7 +128,7 @@ def _chosen(plan: CollectPlan, index: Index, design: SamplingDesign) -> np.ndarr
     chosen = plan.order[np.array([task in tasks for task in ids], dtype=bool)]
     if not len(chosen):
         raise UsageError(
-            f"--top-up {design.top_up!r} holds for no task of {plan.files.rollouts}",
+            f"{label} holds for no task of {plan.files.rollouts}",
             hint=f"see the tasks: rollforge profile {plan.files.rollouts.parent}",
         )
     plan.notes.append(f"--top-up: {len(chosen):,} of {len(ids):,} tasks")
