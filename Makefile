@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: environments demo test quick lint fix golden docs bench torture agents trainers real gym shape browser mutants locked lock sbom fuzz screenshots site improve fresh wheels
+.PHONY: environments demo test quick lint fix golden docs bench torture agents trainers real real-servers gym shape browser mutants locked lock sbom fuzz screenshots site improve fresh wheels
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -76,8 +76,10 @@ environments:  ## the environment packages of `--env` at exact versions, in an e
 gym:  ## NeMo Gym 0.7 with its servers and shipped files, in an environment of its own (Python 3.13); tests/nemo_gym uses it
 	bash scripts/nemo_gym.sh
 
-real: $(VENV)/.dev  ## real servers (llama.cpp, transformers serve) with a small real model, in an environment of their own
+real-servers:  ## real servers (llama.cpp, transformers serve) with a small real model, in an environment of their own; tests/real uses it
 	PYTHON=$(PYTHON) bash scripts/real_servers.sh
+
+real: $(VENV)/.dev real-servers  ## the tests against real servers
 	$(BIN)/python -m pytest tests/real --timeout 900
 
 bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the same run
