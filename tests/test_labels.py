@@ -155,12 +155,12 @@ def test_no_label_is_lost_on_kill(run: Path) -> None:
         "for task in range(10_000):\n"
         "    file.add(Label(task=task, rollout=0, label='agree')); print(task, flush=True)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    output = [int(process.stdout.readline()) for _ in range(25)]
-    os.kill(process.pid, signal.SIGKILL)
-    output += [int(line) for line in process.stdout.read().split("\n") if line.strip().isdecimal()]
-    process.wait()
+    words = [sys.executable, "-c", code, str(run)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        output = [int(process.stdout.readline()) for _ in range(25)]
+        os.kill(process.pid, signal.SIGKILL)
+        output += [int(line) for line in process.stdout.read().split("\n") if line.strip().isdecimal()]
     kept = {one.task for one in LabelFile(RunFiles(run)).read()}
     assert set(output) <= kept
 

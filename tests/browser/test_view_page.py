@@ -47,7 +47,7 @@ def serve() -> Iterator[Serve]:
     yield start
     for process in started:
         process.terminate()
-        process.wait(20)
+        process.communicate(timeout=20)
 
 
 @pytest.fixture
