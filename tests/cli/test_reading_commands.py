@@ -164,9 +164,7 @@ def test_query_answers_and_refuses(run: Path, capsys: pytest.CaptureFixture[str]
 
 def test_show_lays_rollouts_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = Called(capsys, "show", run, "--task", 2, "--best", "--limit", 1)
-    assert (
-        found.code == 0 and "task 2 · rollout 0 · reward 1" in found.out and "the answer is 42" in found.out
-    )
+    assert found.code == 0 and found.out.startswith("task 2 · rollout ") and "· reward 1 " in found.out
     raw = Called(capsys, "show", run, "--where", "task = 3 and rollout = 1", "--raw")
     assert json.loads(raw.out)["_ng_rollout_index"] == 1
     one, two = (Called(capsys, "show", run, "--sample", 2, "--seed", 5, "--raw").out for _ in range(2))
