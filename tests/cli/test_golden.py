@@ -40,6 +40,7 @@ COMMANDS = {
     "help": "--help",
     "help-collect": "collect -h",
     "help-all-collect": "collect --help-all",
+    "help-prepare": "prepare -h",
     "error": "check run --for gpro",
 }
 """Golden file → the words; each reads files of its own, or files that no other writes."""
