@@ -33,6 +33,7 @@ COMMANDS = {
     "show": "show run --task 1 --rollout 0",
     "show-line": "show run --line 3",
     "query": 'query run "select reward, count(*) as n, avg(answer_chars) as chars from rollouts group by 1 order by 1"',
+    "index": "index first",
     "list": "list recipes",
     "list-families": "list",
     "validate": "validate run/rollouts.jsonl bad.jsonl",
@@ -40,6 +41,7 @@ COMMANDS = {
     "help": "--help",
     "help-collect": "collect -h",
     "help-all-collect": "collect --help-all",
+    "help-prepare": "prepare -h",
     "error": "check run --for gpro",
 }
 """Golden file → the words; each reads files of its own, or files that no other writes."""
@@ -56,7 +58,7 @@ VOLATILE = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("golden")
     shape = Shape(tasks=12, samples=4, unjudged=0.02, failed=0.0)
-    for name in ("run", "unjudged", "judged"):
+    for name in ("run", "unjudged", "judged", "first"):
         healthy_run(shape, seed=7).write(place / name)
     run(
         [

@@ -21,6 +21,7 @@ PLURAL_OF_ONE = re.compile(
         ["metrics", "run"],
         ["profile", "run"],
         ["check", "run"],
+        ["index", "run"],
         ["status", "run"],
         ["validate", "run"],
         ["verify", "run", "--verifier", "exact"],

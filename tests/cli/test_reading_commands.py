@@ -195,13 +195,13 @@ def test_validate_exits_2_when_anything_is_wrong(
     assert "bad.jsonl:1" in Called(capsys, "validate", bad).out
 
 
-@pytest.mark.parametrize("verb", ["metrics", "profile", "query", "show", "validate"])
+@pytest.mark.parametrize("verb", ["metrics", "profile", "query", "show", "validate", "index"])
 def test_every_command_ends_its_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = Called(capsys, verb, "--help")
     assert found.code == 0 and f"rollforge {verb} " in found.out.split("Example")[1]
 
 
-@pytest.mark.parametrize("verb", ["metrics", "profile", "show", "validate"])
+@pytest.mark.parametrize("verb", ["metrics", "profile", "show", "validate", "index"])
 def test_a_missing_run_is_told_without_a_traceback(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = Called(capsys, verb, "nowhere.jsonl")
     assert found.code == 2 and "no such file" in found.err
@@ -400,6 +400,7 @@ def test_control_characters_of_a_rollout_never_reach_the_terminal(
     [
         ["metrics"],
         ["profile"],
+        ["index"],
         ["check"],
         ["show"],
         ["prepare", "sft", "--to", "trl", "--out", "data"],

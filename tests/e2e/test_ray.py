@@ -106,6 +106,7 @@ def test_verdicts_and_the_index_are_made_on_the_cluster(cluster: Any, folder: Pa
     on = f"ray:{cluster.address}"
     rollforge("verify", str(folder / "one"), "--verifier", "math", "--on", on)
     assert not (folder / "one" / "rollouts_verdicts.parts").exists()
+    assert ": index " in rollforge("index", str(folder / "one"), "--on", on).stdout
     rollforge("profile", str(folder / "one"), "--verifier", "math", "--on", on)
 
 

@@ -42,6 +42,8 @@ COMMANDS = {
     "rewards": ["rewards", "--write", "trl", "math"],
     "import": ["import", "verifiers", "traces.jsonl", "-o", "new"],
     "merge": ["merge", "run"],
+    "index": ["index", "run"],
+    "index-on": ["index", "run", "--on", "processes", "--workers", "2"],
     "demo": ["demo", "new"],
     "eval": ["eval", "-i", TASKS, "-m", "simulated", "-k", "2", "-n", "2", "--verifier", "json_schema", "-o", "new"],
     "init": ["init", "verifier", "new_verifier"],

@@ -127,6 +127,19 @@ def _drop_lock(shell: Shell, prefix: str) -> None:
 
 
 @pytest.mark.slow
+def test_index_leaves_the_index_of_a_bucket_run_for_other_machines(shell: Shell) -> None:
+    run = "s3://data/indexed/run"
+    shell.run(f"{COLLECT} -o {run} -k 2")
+    for one in obstore.list(shell.store(), "indexed/run/").collect():
+        if one["path"].endswith(".bundle"):
+            obstore.delete(shell.store(), one["path"])
+    built = shell.run(f"index {run}", machine="two").stdout
+    assert built.startswith(f"{run}: index built: 40 rows, 0 lines rejected")
+    (current,) = json.loads(shell.run(f"index {run} --json", machine="three").stdout)["runs"]
+    assert (current["run"], current["index"], current["rows"]) == (run, "current", 40)
+
+
+@pytest.mark.slow
 def test_a_second_writer_is_refused_and_keys_reach_no_file(shell: Shell) -> None:
     obstore.put(shell.store(), "c/run/driver.lock", b"{}")
     refused = shell.run(f"{COLLECT} -o s3://data/c/run -k 1", code=2)

@@ -83,6 +83,10 @@ COMMANDS = {
     "merge": Verb(
         "merge:merge", "Merge the shards of a run into one rollouts file, ordered by task and sample."
     ),
+    "index": Verb(
+        "index:index",
+        "Build or extend the index of a run now, so that the commands that read it start at once.",
+    ),
     "eval": Verb("eval_:evaluate", "Evaluate a model on several task sets in one resumable run."),
     "bench": Verb(
         "bench:bench",

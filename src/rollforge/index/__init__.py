@@ -19,7 +19,13 @@ from rollforge.index.arrow import (
 )
 from rollforge.index.by_task import ByTask, SharedGroups
 from rollforge.index.index import Index, open_index
-from rollforge.index.indexed_parts import IndexUnit, index_units, update_index
+from rollforge.index.indexed_parts import (
+    IndexUnit,
+    IndexUpdate,
+    index_units,
+    recorded_states,
+    update_index,
+)
 from rollforge.index.jsonl import byte_stream, is_compressed, read_lines, read_spans
 from rollforge.index.keys_by_line import LineKeys, line_keys
 from rollforge.index.row_facts import AnswerFacts, UnreadableLine, response_facts, split_line
@@ -33,6 +39,7 @@ __all__ = [
     "ByTask",
     "Index",
     "IndexUnit",
+    "IndexUpdate",
     "LineKeys",
     "SharedGroups",
     "UnreadableLine",
@@ -54,6 +61,7 @@ __all__ = [
     "prompt_hash",
     "read_lines",
     "read_spans",
+    "recorded_states",
     "response_facts",
     "split_line",
     "split_messages",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import cached_property
@@ -28,12 +28,12 @@ from rollforge.index.arrow import arrow_array, floats, ints
 from rollforge.index.build import reader_count
 from rollforge.index.cache import IndexCache, allow_open_files
 from rollforge.index.connection import connect
-from rollforge.index.indexed_parts import indexed_parts
+from rollforge.index.indexed_parts import IndexUpdate, index_update, indexed_parts
 from rollforge.index.overlay import Duplicate, find_overlay
 from rollforge.index.row_text import RowText
 from rollforge.index.run_facts import first_stages, per_run, run_facts, run_numbers, samples_per_task
 from rollforge.index.schema import discovered_name, quoted
-from rollforge.index.state import BadLineAt, IndexedFiles
+from rollforge.index.state import BadLineAt, IndexedFiles, State
 from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, run_select
 from rollforge.index.views_sql import Views
 from rollforge.json_shapes import RowJson
@@ -134,6 +134,10 @@ class Index:
         """A digest that changes whenever a file of the run is reindexed or grows."""
         rows = "-".join(str(self._files.count(kind)) for kind in self._files.by_kind)
         return f"{self._files.digest()}-{rows}"
+
+    def update_since(self, before: Mapping[Path, State]) -> IndexUpdate:
+        """What opening did to the index, given its `recorded_states` before; and what it holds."""
+        return index_update(", ".join(files.name for files in self.runs), self._files, before)
 
     @property
     def verifier(self) -> str | None:

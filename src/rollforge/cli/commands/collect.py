@@ -40,17 +40,9 @@ if TYPE_CHECKING:
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 8"
 
 COMMON = (
-    *("--input", "--out", "--model", "--fresh", "--dry-run", "--json", "--limit", "--samples", "--base-url"),
-    *(
-        "--api-key-env",
-        "--temperature",
-        "--max-output-tokens",
-        "--set",
-        "--verifier",
-        "--no-verify",
-        "--tools",
-    ),
-    *("--concurrency", "--max-failures", "--goal"),
+    *("--input", "--out", "--model", "--fresh", "--dry-run", "--json", "--limit", "--samples"),
+    *("--base-url", "--api-key-env", "--temperature", "--max-output-tokens", "--verifier", "--concurrency"),
+    "--goal",
 )
 """Flags that `collect -h` shows."""
 

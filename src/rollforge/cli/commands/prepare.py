@@ -24,29 +24,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "rollforge prepare dpo runs/first -o data/dpo --to trl --min-gap 0.3"
 COMMON = (
-    *(
-        "--out",
-        "--to",
-        "--from",
-        "--dry-run",
-        "--ignore",
-        "--force",
-        "--json",
-        "--push",
-        "--where",
-        "--min-reward",
-        "--per-task",
-    ),
-    *(
-        "--band",
-        "--dedupe",
-        "--decontaminate",
-        "--verifier",
-        "--min-gap",
-        "--max-pairs",
-        "--split",
-        "--limit",
-    ),
+    *("--out", "--to", "--dry-run", "--ignore", "--force", "--json", "--where", "--min-reward"),
+    *("--per-task", "--band", "--dedupe", "--decontaminate", "--min-gap", "--split", "--limit"),
 )
 """Flags that `prepare -h` shows."""
 
