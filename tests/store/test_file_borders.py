@@ -272,8 +272,9 @@ def test_lines_of_findings_or_without_a_verifier_are_verdicts_of_another_tool(
     assert _holds_our_verdicts(path) is is_ours
     path.write_text(line + "\n")
     assert _holds_our_verdicts(path) is ("verifier" in line or not line)
-    path.write_text('{"_ng_task_index": 0, "_ng_rol')  # torn in our first line
-    assert _holds_our_verdicts(path)
+    for damaged in ('{"_ng_task_index": 0, "_ng_rol', '{"_ng_task_index": 0, "_ng_rol\n', "[1]\n"):
+        path.write_text(damaged)
+        assert _holds_our_verdicts(path)
 
 
 def test_failures_are_counted_by_what_failed(tmp_path: Path) -> None:

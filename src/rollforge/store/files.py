@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from rollforge.runtime.typed_decoding import decode_json
+from rollforge.store.reading import UNREADABLE
+
 ENDINGS = (".gz", ".zst", ".jsonl", ".json", ".parquet")
 """Suffixes that are not part of a run's name; compressed files have two of them."""
 
@@ -17,19 +22,25 @@ def file_stem(path: Path) -> str:
 
 
 def _holds_our_verdicts(path: Path) -> bool:
-    """Whether a verdicts file is ours or missing: NeMo Gym's lines have `findings`, and no line of another tool has `verifier`."""
+    """Whether a verdicts file is ours or missing: NeMo Gym's lines have `findings`, and no line of another tool has `verifier`.
+
+    A file whose first line is damaged is ours, so that the line is counted as rejected.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16)
     except OSError:
         return True
-    first, newline, rest = head.lstrip().partition(b"\n")
+    first, _, rest = head.lstrip().partition(b"\n")
     if b'"verifier"' in first:
         return True
     if b'"findings"' in first and b'"rollout_id"' in first:
         return False
-    is_torn = not newline and not first.rstrip().endswith(b"}")
-    return is_torn or not first.startswith(b"{") or b'"verifier"' in rest
+    try:
+        decode_json(first, dict[str, msgspec.Raw])
+    except UNREADABLE:
+        return True
+    return b'"verifier"' in rest
 
 
 class RunFiles:
