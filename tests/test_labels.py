@@ -50,6 +50,48 @@ def test_the_random_queue_does_not_depend_on_the_order_of_lines(run: Path, tmp_p
         assert [key[1:] for key in rest] == here[10:50]
 
 
+def test_the_random_queue_begins_anywhere_whatever_the_seed_and_the_run(run: Path, tmp_path: Path) -> None:
+    """Also with seed 0, where a hash of zeros must not put task 0, sample 0 first in every run."""
+    with open_index(run) as index:
+        queues = [
+            [key[1:] for key in label_queue(index, "random", seed=seed, count=24)] for seed in range(200)
+        ]
+        assert {key[1:] for key in label_queue(index, "stratified", seed=0, count=2)} != {(0, 0), (0, 1)}
+    begins = [queue[0] for queue in queues]
+    assert begins[0] != (0, 0)
+    assert len(set(begins)) > 120, "200 draws out of 240 hold about 136 different ones"
+    drawn = np.bincount([task * 4 + rollout for queue in queues for task, rollout in queue], minlength=240)
+    assert 0.6 < drawn.var() / (200 * 0.1 * 0.9) < 1.5, (
+        "any rollout is among the first tenth as often as another"
+    )
+    for size in range(2, 22):
+        rows = [make_rollout(task, 0, 1.0) for task in range(size)]
+        other = write_rows(tmp_path / str(size) / "rollouts.jsonl", rows).parent
+        with open_index(other) as index:
+            begins.append(label_queue(index, "random", seed=0, count=1)[0][1:])
+    assert begins[200:].count((0, 0)) < 10
+    with open_index(run) as index:
+        (shown,) = show_rollouts(index, ShowOptions(sample=1, seed=0))
+    assert (shown.task, shown.rollout) == queues[0][0], "`show --sample` draws in this order"
+
+
+def test_labels_of_a_queue_in_an_earlier_order_still_count(run: Path) -> None:
+    """A label keeps its queue and seed, and counts by its rollout: the order in which that was drawn may change."""
+    with open_index(run) as index:
+        earlier = index.select(
+            "SELECT task, rollout, reward FROM rollouts ORDER BY hash(task, rollout, 0), task, rollout"
+        )
+        made = [
+            label(each["task"], each["rollout"], "agree", reward=each["reward"])
+            for each in earlier.to_pylist()[:30]
+        ]
+        done = labelled(index, made, "random")
+        assert len(done) == 30
+        rest = {key[1:] for key in label_queue(index, "random", seed=0, done=done, count=1000)}
+        assert len(rest) == 210 and not rest & done
+        assert label_rates(index, made).error.n == 30
+
+
 def test_rates_come_from_the_random_queue_alone(run: Path) -> None:
     labels = [
         label(task, 0, "disagree" if task % 2 else "agree", reward=float(task % 2)) for task in range(40)

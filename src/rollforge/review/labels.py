@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from rollforge.errors import UsageError
 from rollforge.index import Index
+from rollforge.review.random_order import random_order_sql
 from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
 from rollforge.runtime.typed_decoding import decode_json
 from rollforge.statistics.counts import count_of
@@ -123,7 +124,7 @@ def label_queue(
     lines are in, and any prefix of it is a random sample. The stratified queue alternates between passed and failed rollouts,
     each in that order.
     """
-    drawn = f"hash(task, rollout, {int(seed)}), task, rollout"
+    drawn = f"{random_order_sql(seed)}, task, rollout"
     orders = {
         "random": drawn,
         "stratified": f"row_number() OVER (PARTITION BY passes ORDER BY {drawn}), passes DESC",

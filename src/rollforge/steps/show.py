@@ -17,6 +17,7 @@ from rollforge.errors import UsageError
 from rollforge.index import Index, read_lines
 from rollforge.json_shapes import RowJson, without
 from rollforge.records import PARAMS_KEY
+from rollforge.review.random_order import random_order_sql
 from rollforge.review.suspicion import ROWS_WITH_TWINS, bits_sql, reasons_in, score_sql
 from rollforge.store.reading import UNREADABLE, read_row
 
@@ -97,7 +98,7 @@ def _label(options: ShowOptions) -> str:
 
 def _order(index: Index, options: ShowOptions) -> str:
     # Whatever order the lines are in: those that arrived first are short.
-    drawn = f"hash(task, rollout, {options.seed}), row"
+    drawn = f"{random_order_sql(options.seed)}, row"
     if options.sample is not None:
         return drawn
     if options.sort is not None:
