@@ -29,7 +29,16 @@ from tests.fake_hub import TOKEN, FakeHub
 from tests.servers import answers, free_port, running
 
 GSM8K = [{"question": f"What is {n} + 1?", "answer": f"Add one.\n#### {n + 1}"} for n in range(12)]
-CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/*.jsonl\n---\n"
+CARD = b"""---
+configs:
+- config_name: main
+  data_files:
+  - split: train
+    path: main/train.jsonl
+  - split: test
+    path: main/test.jsonl
+---
+"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ def hub(folder: Path, python: str) -> Iterator[Service]:
     """A Hub that has openai/gsm8k and takes pushes."""
     with FakeHub() as fake:
         rows = b"".join(json.dumps(row).encode() + b"\n" for row in GSM8K)
-        fake.add("openai/gsm8k", {"README.md": CARD, "main/train.jsonl": rows})
+        fake.add("openai/gsm8k", {"README.md": CARD, "main/train.jsonl": rows, "main/test.jsonl": rows})
         own = {"HF_ENDPOINT": fake.url, "HF_TOKEN": TOKEN, "HF_HOME": str(folder / "hf")}
         yield Service(
             environment={**own, "HF_HUB_DISABLE_XET": "1", "XDG_CACHE_HOME": str(folder / "hub-cache")}

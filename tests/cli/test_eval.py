@@ -66,6 +66,54 @@ def test_an_evaluation_is_one_run_that_resumes_and_is_logged_at_its_step(taskset
     assert "eval/sums/reward/mean@4" in steps[1]["metrics"]
 
 
+QUESTIONS = "question,answer\n" + "".join(f"What is {n} + 1?,Add. #### {n + 1}\n" for n in range(4))
+MAP = 'prompt=question,expected_answer="answer|after:####"'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["eval", "bench"])
+def test_a_map_makes_the_tasks_of_every_task_set_and_binds_the_run(verb, tmp_path, capsys):
+    for name in ("one.csv", "two.csv"):
+        (tmp_path / name).write_text(QUESTIONS)
+    words = [verb, "-i", tmp_path / "one.csv", "-i", f"second={tmp_path}/two.csv", "-m", "simulated"]
+    words += ["-o", tmp_path / "out", "--json"]
+    assert rollforge(*words, "--map", MAP) == 0  # every task has an expected_answer: no verifier is needed
+    shown = json.loads(capsys.readouterr().out)
+    tasksets = shown["models"]["simulated"]["tasksets"] if verb == "bench" else shown["tasksets"]
+    assert {name: one["tasks"] for name, one in tasksets.items()} == {"one": 4, "second": 4}
+    run = tmp_path / "out" / "simulated" if verb == "bench" else tmp_path / "out"
+    tasks = [json.loads(line) for line in (run / "rollouts_tasks.jsonl").read_text().splitlines()]
+    assert [task["expected_answer"] for task in tasks] == ["1", "2", "3", "4"] * 2
+    fingerprint = json.loads((run / "rollouts_run.json").read_text())["fingerprint"]
+    assert fingerprint["tasksets.one.map"] == 'prompt=question,expected_answer="answer|after:####"'.replace(
+        '"', ""
+    )
+    assert fingerprint["tasksets.second.map"] == fingerprint["tasksets.one.map"]
+    assert rollforge(*words, "--map", MAP) == 0
+    assert "nothing was asked" in capsys.readouterr().err
+    assert rollforge(*words, "--map", f"{MAP},extra=answer") == 7
+    assert "tasksets.one.map" in capsys.readouterr().err
+
+
+def test_a_row_that_the_map_cannot_read_is_named_by_its_own_file(tmp_path, capsys):
+    (tmp_path / "one.csv").write_text(QUESTIONS + "What is left?,nobody knows\n")
+    words = ["eval", "-i", tmp_path / "one.csv", "-m", "simulated", "-o", tmp_path / "run"]
+    assert rollforge(*words, "--map", MAP) == 2
+    said = capsys.readouterr().err
+    assert "one.csv:5" in said and "the text has no '####'" in said
+    assert not (tmp_path / "run").exists()
+    assert rollforge(*words, "--split", "test") == 2
+    assert "--split chooses among the files of a whole dataset on the Hub" in capsys.readouterr().err
+
+
+def test_a_config_file_has_the_map_of_an_evaluation(tmp_path, capsys):
+    (tmp_path / "one.csv").write_text(QUESTIONS)
+    (tmp_path / "run.toml").write_text(f"[eval]\nmap = ['{MAP}']\n")
+    words = ["eval", "-i", tmp_path / "one.csv", "-m", "simulated", "-o", tmp_path / "run", "--json"]
+    assert rollforge(*words, "--config", tmp_path / "run.toml") == 0
+    assert json.loads(capsys.readouterr().out)["tasksets"]["one"]["tasks"] == 4
+
+
 @pytest.mark.slow
 def test_the_rollouts_of_one_step_are_never_logged_as_those_of_another(tasksets, tmp_path, capsys):
     run = tmp_path / "run"
@@ -246,6 +294,8 @@ def test_a_task_set_without_a_finished_run_stays_in_the_table_with_a_coverage_of
 def test_a_task_set_is_a_name_and_a_file():
     assert parse_taskset("gsm8k=a/b.jsonl").name == "gsm8k"
     assert parse_taskset("data/mmlu.jsonl.gz").name == "mmlu"
+    assert parse_taskset("hf://datasets/openai/gsm8k@refs/pr/3").name == "gsm8k"
+    assert parse_taskset("hf://datasets/openai/gsm8k@main/main/test.parquet").name == "test"
     with pytest.raises(UsageError):
         parse_taskset("a/b=c.jsonl")
 

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rollforge.cli import _take_config
 from tests.fake_hub import TOKEN, FakeHub
 
 GSM = b"".join(
@@ -126,6 +128,12 @@ def test_a_config_file_is_still_a_config_file(place: Place) -> None:
     plan = place.rollforge("collect", *WORDS, "-o", "run", *words, "--dry-run", "--json").stdout
     config = json.loads(plan)["config"]
     assert (config["samples"], config["hub_config"], config["split"]) == (3, "main", "train")
+    for words in (
+        ["-i", "hf://datasets/o/n"],
+        ["-i=gsm=hf://datasets/o/n"],
+        ["--input", "gsm=hf://datasets/o/n"],
+    ):
+        assert _take_config(["eval", *words, "--config", "main"])[0][-2:] == ["--hub-config", "main"]
     output = place.rollforge("collect", *WORDS, "-o", "run", "--config", "nothing.toml", code=2)
     assert "nothing.toml" in output.stderr
 
@@ -232,6 +240,73 @@ def test_an_evaluation_takes_a_task_set_from_the_hub(place: Place) -> None:
     words = ("eval", "-i", "sums=hf://datasets/org/sums/test.jsonl", "-m", "simulated", "--verifier", "exact")
     shown = json.loads(place.rollforge(*words, "-o", "run", "--json", "--progress", "none").stdout)
     assert shown["tasksets"]["sums"]["tasks"] == 4
+
+
+EVALUATED = (
+    "-i",
+    "gsm=hf://datasets/org/gsm",
+    "-m",
+    "simulated",
+    "--map",
+    MAP,
+    "--json",
+    "--progress",
+    "none",
+)
+TWO_SPLITS = CARD.replace(b"main/*.jsonl\n", b"main/a.jsonl\n  - split: test\n    path: main/b.jsonl\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["eval", "bench"])
+def test_an_evaluation_of_a_split_stays_at_its_commit(place: Place, verb: str) -> None:
+    first = place.hub.add(
+        "org/gsm", {"README.md": TWO_SPLITS, "main/a.jsonl": GSM, "main/b.jsonl": GSM[:140]}
+    )
+    words = (verb, *EVALUATED, "-o", "out", "--config", "main")
+    run = "out/simulated" if verb == "bench" else "out"
+    output = place.rollforge(*words, code=2)
+    assert "several splits: train, test" in output.stderr
+    place.rollforge(*words, "--split", "train")
+    manifest: Any = place.manifest(run)
+    chosen = manifest["input"]["tasksets"]["gsm"]
+    assert (chosen["commit"], chosen["split"], chosen["config"]) == (first, "train", "main")
+    assert manifest["fingerprint"]["tasksets.gsm.commit"] == first
+    assert manifest["fingerprint"]["tasksets.gsm.split"] == "train"
+    newest = place.hub.add("org/gsm", {"README.md": TWO_SPLITS, "main/a.jsonl": GSM * 2, "main/b.jsonl": GSM})
+    before = len(place.hub.requests)
+    place.rollforge(*words, "--split", "train")
+    if verb == "bench":  # a model that comes later is asked the same tasks
+        place.rollforge(*words, "--split", "train", "-m", "later=simulated")
+        assert place.manifest("out/later")["tasks"] == 6
+    assert len(place.hub.requests) == before
+    assert "tasksets.gsm.split" in place.rollforge(*words, "--split", "test", code=7).stderr
+    at_newest = [word.replace("org/gsm", f"org/gsm@{newest}") for word in words]
+    assert "tasksets.gsm.commit" in place.rollforge(*at_newest, "--split", "train", code=7).stderr
+    place.rollforge(*words, "--split", "train", "--fresh")
+    again: Any = place.manifest(run)
+    assert again["tasks"] == 12 and again["input"]["tasksets"]["gsm"]["commit"] == newest
+
+
+EVALUATE = """
+import rollforge as rf
+options = dict(split="train", config="main", map={"prompt": "question", "expected_answer": "answer|after:####"},
+               progress="none")
+done = rf.evaluate("hf://datasets/org/gsm", model="simulated", out="eval", **options)
+print(done["gsm"].tasks)
+done = rf.bench({"one": "hf://datasets/org/gsm", "two": "hf://datasets/org/gsm"}, models=["a=simulated", "b=simulated"],
+                out="bench", **options)
+print(done["b"]["two"].tasks)
+try:
+    rf.evaluate("hf://datasets/org/gsm", model="simulated", out="eval", **{**options, "map": "prompt=question"},
+                verifier="exact")
+except rf.RollforgeError as error:
+    print(error.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_python_evaluates_a_dataset_on_the_hub(place: Place) -> None:
+    assert place.run("-c", EVALUATE).stdout.split() == ["6", "6", "7"]
 
 
 PYTHON = """

@@ -207,7 +207,7 @@ def test_overrides_go_deep_and_win() -> None:
 def test_a_row_whose_prompt_has_another_name_is_answered_with_its_fields() -> None:
     with pytest.raises(BadRow) as caught:
         row({"question": "2 + 2?", "answer": "#### 4", "level": 3})
-    assert "collect --map prompt=FIELD, of question, answer;" in caught.value.hint
+    assert "--map prompt=FIELD, of question, answer;" in caught.value.hint
 
 
 def test_the_page_of_a_dataset_on_the_hub_is_answered_with_its_name(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from rollforge.errors import IncompleteError, UsageError
-from rollforge.records import JsonFields
+from rollforge.records import JsonFields, JsonObject
 from rollforge.steps.collect import CollectOptions
+from rollforge.steps.collect.collect_options import DatasetOptions
 from rollforge.store import RunFiles, read_manifest, write_atomically
 from rollforge.verifiers.base import load_verifier
 
@@ -72,16 +73,45 @@ class Contestant:
     step: int
 
 
-def join(tasksets: list[Taskset], settings: EvalSettings, folder: Path) -> JoinedTasksets:
-    """Write the joined task file into `folder`."""
+def join(
+    tasksets: list[Taskset],
+    settings: EvalSettings,
+    dataset: DatasetOptions,
+    folder: Path,
+    *,
+    runs: Sequence[Path] = (),
+) -> JoinedTasksets:
+    """Write the joined task file into `folder`.
+
+    Args:
+        runs: Runs to resume; datasets on the Hub are read at the commits that these recorded.
+    """
     from rollforge.steps.evaluation import join_tasksets  # numpy and pyarrow: not for --help
+    from rollforge.tasks import FieldMap, HubSplit
 
     if settings.samples < 1:
         raise UsageError(
             f"-k/--samples must be at least 1, not {settings.samples}",
             hint="-k 1 asks every task once; pass@8 needs -k 8 or more",
         )
-    return join_tasksets(tasksets, folder / JOINED, limit=settings.limit)
+    part, mapping = HubSplit(dataset.split, dataset.hub_config), FieldMap.parse(dataset.map)
+    return join_tasksets(
+        tasksets,
+        folder / JOINED,
+        limit=settings.limit,
+        part=part,
+        mapping=mapping,
+        earlier=_recorded_origins(runs),
+    )
+
+
+def _recorded_origins(runs: Sequence[Path]) -> dict[str, JsonObject]:
+    """Task set → its origin, from the runs' manifests; the first run that has it counts."""
+    origins: dict[str, JsonObject] = {}
+    for run in runs:
+        if (manifest := read_manifest(RunFiles(run))) is not None:
+            origins = (manifest.input.tasksets or {}) | origins
+    return origins
 
 
 def drop_joined(folder: Path) -> None:
@@ -108,6 +138,7 @@ def fold_options(
 
 
 def collect_options(
+    joined: JoinedTasksets,
     chosen: ChosenVerifier,
     folder: Path,
     run: Path,
@@ -134,6 +165,7 @@ def collect_options(
         verifier_options=chosen.options,
         fresh=fresh,
         step=step,
+        tasksets=joined.origins,
         **server_fields,
     )
 

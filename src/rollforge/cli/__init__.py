@@ -193,7 +193,7 @@ def _take_config(words: list[str]) -> tuple[list[str], str | None]:
 
 def _is_hub_config(value: str, words: list[str]) -> bool:
     """Whether `--config VALUE` names a config of a Hub dataset: the input is on the Hub, and VALUE is no file."""
-    has_hub_input = any(word.partition("=")[2].startswith(HUB) or word.startswith(HUB) for word in words)
+    has_hub_input = any(word.startswith(HUB) or f"={HUB}" in word for word in words)
     return (
         has_hub_input
         and not value.endswith((".toml", ".yaml", ".yml", ".json"))

@@ -37,6 +37,7 @@ from rollforge.interactive.progress import Progress
 from rollforge.interactive.running import collection_work
 from rollforge.interactive.waiting import WaitingWork
 from rollforge.steps.collect import CollectOptions, CollectResult
+from rollforge.steps.collect.collect_options import DatasetOptions
 from rollforge.steps.evaluation import (
     Evaluation,
     JoinedTasksets,
@@ -80,6 +81,7 @@ class Evaluating(Generic[RunT]):
             )
         self._function = verifier if callable(verifier) else None
         self._sinks = take_record(keywords, SinkChoice)
+        self._dataset = take_record(keywords, DatasetOptions)
         self._asked = {
             **keywords,
             **sampling,
@@ -98,8 +100,9 @@ class Evaluating(Generic[RunT]):
         async def run() -> Evaluated[RunT]:
             files = RunFiles(folder)
             curve = curve_so_far(files, step)
-            joined = self._join(folder, "eval")
+            joined = self._join(folder, "eval", [folder])
             options = collect_options(
+                joined,
                 self._verifier(joined),
                 folder,
                 folder,
@@ -131,11 +134,11 @@ class Evaluating(Generic[RunT]):
         folder = Path(self._out or "runs/bench")
 
         async def run() -> Benched[RunT]:
-            joined = self._join(folder, "bench")
+            joined = self._join(folder, "bench", [folder / safe_folder(one.label) for one in contestants])
             verifier = self._verifier(joined)
             evaluated: dict[str, Evaluated[RunT]] = {}
             for one in contestants:
-                options = self._options_of(one, folder, verifier)
+                options = self._options_of(one, folder, joined, verifier)
                 evaluated[one.label] = await self._evaluate(options, joined, "bench", one.step, one.label)
                 if len(evaluated) == 1:
                     check_metric([evaluated[one.label].evaluation], metric)
@@ -155,18 +158,20 @@ class Evaluating(Generic[RunT]):
 
         return self._work(run)
 
-    def _options_of(self, one: Contestant, folder: Path, verifier: ChosenVerifier) -> CollectOptions:
+    def _options_of(
+        self, one: Contestant, folder: Path, joined: JoinedTasksets, verifier: ChosenVerifier
+    ) -> CollectOptions:
         server_fields = self._asked | ({"base_urls": (one.url,)} if one.url else {})
         run = folder / safe_folder(one.label)
         return collect_options(
-            verifier, folder, run, one.model, self._settings, server_fields, fresh=self._fresh
+            joined, verifier, folder, run, one.model, self._settings, server_fields, fresh=self._fresh
         )
 
-    def _join(self, folder: Path, category: Literal["eval", "bench"]) -> JoinedTasksets:
+    def _join(self, folder: Path, category: Literal["eval", "bench"], runs: Sequence[Path]) -> JoinedTasksets:
         tasksets = _tasksets(self._tasks, folder, self._settings.limit)
         if category == "bench":
             refuse_reserved_name(tasksets)
-        return join(tasksets, self._settings, folder)
+        return join(tasksets, self._settings, self._dataset, folder, runs=() if self._fresh else runs)
 
     def _verifier(self, joined: JoinedTasksets) -> ChosenVerifier:
         if self._function is not None:

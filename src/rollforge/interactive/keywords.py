@@ -553,6 +553,8 @@ class EvaluateKeywords(TypedDict, total=False):
     """Most attempts per rollout, over resumes too."""
     concurrency: str | int | float
     """Requests in flight: auto, a number, or MIN-MAX."""
+    config: str | None
+    """Config (subset) of a dataset on the Hub; with an hf:// input, --config NAME means the same."""
     deadline: float | str | None
     """Stop between groups after this time (90s, 15m, 8h); exit code 6."""
     deadline_s: float | str | None
@@ -561,6 +563,8 @@ class EvaluateKeywords(TypedDict, total=False):
     """Also report std, max and min over tasks of every statistic."""
     estimator: Literal["exact", "replacement", "bootstrap42"]
     """How best@k and worst@k are estimated; bootstrap42 gives the numbers of Trinity-RFT and verl."""
+    hub_config: str | None
+    """Config (subset) of a dataset on the Hub; with an hf:// input, --config NAME means the same."""
     judge_price: str | None
     """Price of the judge model, in the same form; its cost is counted apart."""
     k: int
@@ -569,6 +573,9 @@ class EvaluateKeywords(TypedDict, total=False):
     """Take only this many tasks of each set."""
     logprobs: bool
     """Keep logprobs, and token ids where the server returns them."""
+    map: Sequence[str] | Mapping[str, str | Sequence[str]] | str
+    """Fields of the task from the dataset's own, as FIELD=PATH[|STEP]:
+    prompt=question,expected_answer='answer|after:####'; repeatable."""
     max_cost: float | None
     """Stop between groups once this many dollars are spent; exit code 6."""
     max_failures: str | int | float
@@ -624,6 +631,8 @@ class EvaluateKeywords(TypedDict, total=False):
     """Request parameter as key.path=value, replacing each row's own; repeatable."""
     sink: Sequence[str] | str
     """jsonl (default), console, tensorboard, wandb, mlflow, prometheus or otel; NAME=TARGET; repeatable."""
+    split: str | None
+    """Split of a dataset on the Hub (-i hf://datasets/ORG/NAME)."""
     temperature: float
     """Sampling temperature, replacing the rows' own."""
     threshold: float

@@ -19,7 +19,7 @@ from rollforge.records import JsonObject
 from rollforge.registry import refuse_unknown
 from rollforge.steps.check import CheckOptions
 from rollforge.steps.collect import ScaleOptions
-from rollforge.steps.collect.collect_options import CollectOptions
+from rollforge.steps.collect.collect_options import CollectOptions, DatasetOptions
 from rollforge.steps.experiences import ExperienceOptions
 from rollforge.steps.metrics import MetricsOptions
 from rollforge.steps.prepare.settings import Settings
@@ -28,7 +28,7 @@ from rollforge.steps.profile import ProfileOptions
 from rollforge.steps.show import ShowOptions
 from rollforge.steps.verify.verify_options import VerifyOptions
 
-T = TypeVar("T", SinkChoice, MonitorChoice, ScaleOptions)
+T = TypeVar("T", SinkChoice, MonitorChoice, ScaleOptions, DatasetOptions)
 
 SAMPLING: dict[str, Any] = {"temperature": float, "top_p": float, "max_output_tokens": int}
 """Request parameters with a dedicated keyword, as on the command line."""
@@ -62,7 +62,7 @@ KEYWORDS = {
             "cache": "verify_cache",
             "config": "hub_config",
         },
-        ("input", "out", "model", "base_urls", "verifier", "samples", "limit"),
+        ("input", "out", "model", "base_urls", "verifier", "samples", "limit", "tasksets"),
         {
             "k": int,
             "num_repeats": int,
@@ -125,8 +125,8 @@ KEYWORDS = {
     ),
     "experiences": Keywords((ExperienceOptions,), {"sink": "sinks", "metric_names": "profile"}, ("run",)),
     "evaluate": Keywords(
-        (EvalSettings, SinkChoice),
-        {"k": "samples", "num_repeats": "samples", "n": "limit"},
+        (EvalSettings, DatasetOptions, SinkChoice),
+        {"k": "samples", "num_repeats": "samples", "n": "limit", "config": "hub_config"},
         ("verifier",),
         {**SAMPLING},
         ("tasks", "model", "out", "base_url", "verifier", "step", "fresh", "progress", "strict"),

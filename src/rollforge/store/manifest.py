@@ -31,6 +31,8 @@ class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
     """Commit of a Hub dataset; resolved once, and used again when the run is resumed."""
     hub: JsonObject | None = None
     """Dataset, commit, split and files on the Hub."""
+    tasksets: JsonObject | None = None
+    """Of an evaluation: task set → its path, map, and dataset on the Hub."""
 
 
 class RunningReward(msgspec.Struct, frozen=True, kw_only=True):

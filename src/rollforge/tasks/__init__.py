@@ -2,7 +2,7 @@
 
 from rollforge.tasks.containers import read_lines
 from rollforge.tasks.file import TaskFile
-from rollforge.tasks.hub import HubChoice, is_hub_name
+from rollforge.tasks.hub import HubChoice, HubName, is_hub_name
 from rollforge.tasks.line_to_row import (
     BadRow,
     check_params,
@@ -20,6 +20,7 @@ __all__ = [
     "BadRow",
     "FieldMap",
     "HubChoice",
+    "HubName",
     "HubSplit",
     "PromptTemplate",
     "TaskFile",

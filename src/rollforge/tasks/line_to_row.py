@@ -151,7 +151,7 @@ def _fields_to_map(row: RowJson) -> str:
     if not names:
         return ""
     more = ", …" if len(names) > MOST_NAMES else ""
-    return f", or a field under another name: collect --map prompt=FIELD, of {', '.join(names[:MOST_NAMES])}{more}"
+    return f", or a field under another name: --map prompt=FIELD, of {', '.join(names[:MOST_NAMES])}{more}"
 
 
 def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[ItemJson]:

@@ -124,7 +124,7 @@ def _value(field: MappedField, row: Mapping[str, object]) -> Any:
         except (ValueError, TypeError) as error:
             raise BadRow(
                 f"--map {field.name}={field.path}|{step.name}: {error}",
-                hint="change the map, or leave such rows out with --skip-bad",
+                hint="change the map, or mend such rows; `collect --skip-bad` leaves them out",
                 path=field.path,
             ) from error
     return value

@@ -50,6 +50,11 @@ class HubSplit(msgspec.Struct, frozen=True):
     split: str | None = None
     config: str | None = None
 
+    def allows(self, choice: HubChoice) -> bool:
+        """Whether an earlier choice is of this split and config; one that is not named may be any."""
+        named = (self.split or choice.split, self.config or choice.config)
+        return named == (choice.split, choice.config)
+
     def refuse_elsewhere(self, name: str) -> None:
         """Raise if a split is given for an input that is not a Hub dataset."""
         flags = [flag for flag, value in (("--split", self.split), ("--config", self.config)) if value]

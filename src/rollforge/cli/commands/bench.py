@@ -23,6 +23,7 @@ from rollforge.assembly.evaluations import (
     write_record,
 )
 from rollforge.assembly.monitoring import start_sinks
+from rollforge.cli.commands.collect import DatasetFlags
 from rollforge.cli.commands.evaluation_flags import AskFlags, EvalFlags, chosen_verifier, evaluate_model
 from rollforge.cli.commands.monitoring import SinkFlags
 from rollforge.cli.converters import Flag
@@ -33,7 +34,7 @@ from rollforge.runtime.on_error import OnError
 
 if TYPE_CHECKING:
     from rollforge.steps.collect import CollectOptions
-    from rollforge.steps.evaluation import Evaluation
+    from rollforge.steps.evaluation import Evaluation, JoinedTasksets
 
 EXAMPLE = "rollforge bench -i arithmetic=tasks.jsonl -m a=simulated -m b=simulated -k 4 --verifier exact -o runs/bench"
 
@@ -50,6 +51,7 @@ def bench(
     metric: str = "reward",
     require: Annotated[tuple[str, ...], Parameter(negative=(), metavar="CLAIM")] = (),
     evaluation: EvalFlags = EvalFlags(),  # noqa: B008  (frozen)
+    dataset: DatasetFlags = DatasetFlags(),  # noqa: B008
     ask: AskFlags = AskFlags(),  # noqa: B008
     sinks: SinkFlags = SinkFlags(),  # noqa: B008
     fresh: Flag = False,
@@ -63,7 +65,8 @@ def bench(
     Parameters
     ----------
     input
-        NAME=FILE, a task set; repeatable. A file alone is named after itself.
+        NAME=FILE or NAME=hf://datasets/ORG/NAME, a task set; repeatable. A file alone is named after itself.
+        --map, --split and --config apply to all task sets.
     model
         [LABEL=]MODEL[@URL]; repeatable. A label that ends in a number (step200) is logged at that step.
     out
@@ -89,12 +92,13 @@ def bench(
     tasksets = [parse_taskset(text) for text in input]
     refuse_reserved_name(tasksets)
     is_new = not folder.exists()
-    joined = join(tasksets, evaluation, folder)
+    runs = [] if fresh else [folder / safe_folder(contestant.label) for contestant in contestants]
+    joined = join(tasksets, evaluation, dataset, folder, runs=runs)
     with OnError(lambda: drop_joined(folder) if is_new else None):
         folding = fold_options(evaluation, joined, "bench")
         verifier = chosen_verifier(evaluation, joined)
         all_options = {
-            contestant.label: _options(contestant, folder, verifier, evaluation, ask, fresh=fresh)
+            contestant.label: _options(contestant, folder, joined, verifier, evaluation, ask, fresh=fresh)
             for contestant in contestants
         }
         for options in all_options.values():
@@ -136,6 +140,7 @@ def bench(
 def _options(
     contestant: Contestant,
     folder: Path,
+    joined: JoinedTasksets,
     verifier: ChosenVerifier,
     evaluation: EvalFlags,
     ask: AskFlags,
@@ -145,7 +150,9 @@ def _options(
     if contestant.url:
         ask = replace(ask, server=replace(ask.server, base_urls=(contestant.url,)))
     run = folder / safe_folder(contestant.label)
-    return collect_options(verifier, folder, run, contestant.model, evaluation, ask.asked(), fresh=fresh)
+    return collect_options(
+        joined, verifier, folder, run, contestant.model, evaluation, ask.asked(), fresh=fresh
+    )
 
 
 def _print(results: dict[str, Evaluation], k: int, verdicts: list[str], folder: Path) -> None:

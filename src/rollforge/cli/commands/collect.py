@@ -23,6 +23,7 @@ from rollforge.statistics.counts import count_of
 from rollforge.steps.collect.batch.batch_options import BatchOptions
 from rollforge.steps.collect.collect_options import (
     CollectOptions,
+    DatasetOptions,
     PaceOptions,
     RolloutOptions,
     ServerOptions,
@@ -46,16 +47,23 @@ COMMON = (
 )
 """Flags that `collect -h` shows."""
 
+_TASKS = Group("Tasks", sort_key=1)
 _MODEL = Group("Model", sort_key=2)
 _VERIFIER = Group("Verifier", sort_key=3)
 
 
-@Parameter(name="*", group=Group("Tasks", sort_key=1), negative=())
+@Parameter(name="*", group=_TASKS, negative=())
 class TaskFlags(TaskOptions):
     """Command-line names of the options about tasks."""
 
     limit: Annotated[int | None, Parameter(alias="-n")]
     samples: Annotated[int, Parameter(alias=["-k", "--num-repeats", "--group-size"])]
+
+
+@Parameter(name="*", group=_TASKS, negative=())
+class DatasetFlags(DatasetOptions):
+    """Command-line names of the options about datasets."""
+
     map: Annotated[tuple[str, ...], Parameter(metavar="FIELD=PATH", show_default=False)]
 
 
@@ -176,6 +184,7 @@ def collect(
     out: Annotated[str, Parameter(name=["--out", "-o"])],
     model: Annotated[str, Parameter(name=["--model", "-m"])] = "",
     tasks: TaskFlags = TaskFlags(),  # noqa: B008  (frozen)
+    dataset: DatasetFlags = DatasetFlags(),  # noqa: B008
     server: ModelFlags = ModelFlags(),  # noqa: B008
     sampling: SamplingFlags = SamplingFlags(),  # noqa: B008
     verification: VerifierFlags = VerifierFlags(),  # noqa: B008
@@ -223,6 +232,7 @@ def collect(
         raise UsageError("collect needs --input", hint=f"for example: {EXAMPLE}")
     fields = (
         vars(tasks)
+        | vars(dataset)
         | vars(server)
         | vars(verification)
         | vars(agent)

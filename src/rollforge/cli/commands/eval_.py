@@ -18,6 +18,7 @@ from rollforge.assembly.evaluations import (
     write_record,
 )
 from rollforge.assembly.monitoring import start_sinks
+from rollforge.cli.commands.collect import DatasetFlags
 from rollforge.cli.commands.evaluation_flags import AskFlags, EvalFlags, chosen_verifier, evaluate_model
 from rollforge.cli.commands.monitoring import SinkFlags
 from rollforge.cli.converters import Flag
@@ -44,6 +45,7 @@ def evaluate(
     out: Annotated[str | None, Parameter(name=["--out", "-o"])] = None,
     step: int = 0,
     evaluation: EvalFlags = EvalFlags(),  # noqa: B008  (frozen)
+    dataset: DatasetFlags = DatasetFlags(),  # noqa: B008
     ask: AskFlags = AskFlags(),  # noqa: B008
     sinks: SinkFlags = SinkFlags(),  # noqa: B008
     fresh: Flag = False,
@@ -55,7 +57,8 @@ def evaluate(
     Parameters
     ----------
     input
-        NAME=FILE, a task set; repeatable. A file alone is named after itself.
+        NAME=FILE or NAME=hf://datasets/ORG/NAME, a task set; repeatable. A file alone is named after itself.
+        --map, --split and --config apply to all task sets.
     model
         Model name; `simulated` starts the embedded model.
     out
@@ -79,9 +82,11 @@ def evaluate(
     if curve is not None and not fresh:
         say(f"another step was evaluated in {folder}: its rollouts are moved aside, its metrics stay")
     is_new = not folder.exists()
-    joined = join([parse_taskset(text) for text in input], evaluation, folder)
+    tasksets = [parse_taskset(text) for text in input]
+    joined = join(tasksets, evaluation, dataset, folder, runs=[] if fresh else [folder])
     with OnError(lambda: drop_joined(folder) if is_new else None):
         options = collect_options(
+            joined,
             chosen_verifier(evaluation, joined),
             folder,
             folder,

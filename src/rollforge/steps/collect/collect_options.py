@@ -15,7 +15,7 @@ import msgspec
 
 from rollforge.endpoint import ConcurrencyRange
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields
+from rollforge.records import JsonFields, JsonObject
 from rollforge.steps.collect.batch.batch_options import BatchOptions
 from rollforge.steps.collect.cost_options import CostOptions
 from rollforge.steps.collect.goal.goal_options import GoalOptions, parse_goal
@@ -94,6 +94,12 @@ class TaskOptions:
     """YAML file with `user` and optionally `system`; {field} is replaced by that field of the row."""
     skip_bad: bool = False
     """Skip bad lines instead of refusing the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """Which rows of a dataset are tasks, and which of their fields."""
+
     split: str | None = None
     """Split of a dataset on the Hub (-i hf://datasets/ORG/NAME)."""
     hub_config: str | None = None
@@ -210,6 +216,7 @@ class PaceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectOptions(
+    DatasetOptions,
     TaskOptions,
     ServerOptions,
     VerifierOptions,
@@ -232,6 +239,8 @@ class CollectOptions(
     """Training step of the model, where checkpoints share a name; rollouts of another step do not belong to the run."""
     fresh: bool = False
     """Move an existing run aside and start again."""
+    tasksets: dict[str, JsonObject] = field(default_factory=dict)
+    """Of a joined task file: task set → its source and map. Set by `eval` and `bench`; part of the fingerprint."""
 
     def check(self) -> None:
         """Refuse impossible combinations before anything is written."""
@@ -462,6 +471,7 @@ class CollectOptions(
             self, verifier=verifier_name(self.verifier), tools=tuple(tools_name(spec) for spec in self.tools)
         )
         config: JsonFields = msgspec.to_builtins(named)
+        del config["tasksets"]  # they are in the manifest's input
         return {name: config.pop(name) for name in _MANIFEST_ORDER} | config
 
 

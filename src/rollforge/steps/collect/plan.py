@@ -155,6 +155,8 @@ def make_plan(
     manifest.tasks, manifest.samples, manifest.expected = len(tasks), slots, ledger.expected
     left_out = len(bad) or manifest.input.bad_lines
     manifest.input = TaskInput(path=options.input, digest=digest, tasks=len(tasks), bad_lines=left_out)
+    if options.tasksets:
+        manifest.input = msgspec.structs.replace(manifest.input, tasksets=options.tasksets)
     if source.choice is not None:
         hub = msgspec.to_builtins(source.choice)
         manifest.input = msgspec.structs.replace(manifest.input, commit=source.choice.commit, hub=hub)
@@ -177,14 +179,11 @@ def make_plan(
 def _open_source(options: CollectOptions, old: Manifest | None, spooled: str | None) -> TaskSource:
     """Open the input; a resumed run uses the commit in its manifest."""
     earlier_choice = None
+    part = HubSplit(options.split, options.hub_config)
     if old is not None and old.input.hub is not None and old.input.path == options.input:
         earlier_choice = convert(old.input.hub, HubChoice)
-        if (options.split or earlier_choice.split, options.hub_config or earlier_choice.config) != (
-            earlier_choice.split,
-            earlier_choice.config,
-        ):
+        if not part.allows(earlier_choice):
             earlier_choice = None
-    part = HubSplit(options.split, options.hub_config)
     return open_tasks(
         spooled or options.input, part=part, earlier_choice=earlier_choice, shown=options.input or options.env
     )

@@ -28,6 +28,9 @@ VERIFIER_SOURCE = "verifier_source"
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
 
+_IDENTIFYING = ("map", "commit", "split", "config")
+"""Keys of a task set's origin that its rows depend on."""
+
 COMPARE_BYTES = 1 << 20
 
 
@@ -59,6 +62,9 @@ def fingerprint_of_run(
         fingerprint["input_commit"] = source.choice.commit
     if (mapping := FieldMap.parse(options.map)) is not None:
         fingerprint["map"] = mapping.text
+    for name, origin in options.tasksets.items():
+        chosen = {key: origin[key] for key in _IDENTIFYING if origin.get(key) is not None}
+        fingerprint |= dict(_flat(f"tasksets.{name}", chosen))
     return fingerprint | dict(_flat(PARAMS_KEY, options.overrides))
 
 
