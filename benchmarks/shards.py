@@ -37,7 +37,10 @@ def main() -> None:
         "--count", type=int, default=4_000, help="rollouts collected by one and by two processes"
     )
     parser.add_argument(
-        "--verdicts", type=int, default=2_000, help="verdicts given by one, two and eight workers"
+        "--verdicts",
+        type=int,
+        default=2_000,
+        help="verdicts given by one and eight waiting workers; four times as many by one and two busy ones",
     )
     parser.add_argument(
         "--only", nargs="+", metavar="PART", help="some parts: merge collect verify bucket ray take-over"
@@ -143,6 +146,7 @@ def collect(folder: Path, count: int) -> list[Limit]:
     row = {"responses_create_params": {"input": "Say 1."}, "expected_answer": "1"}
     tasks.write_text((json.dumps(row) + "\n") * (count // 4))
     speeds, cpus = {}, {}
+    begun = resource.getrusage(resource.RUSAGE_CHILDREN)
     with fast_server() as url:
         for name, more in (
             ("one process", ()),
@@ -177,9 +181,13 @@ def collect(folder: Path, count: int) -> list[Limit]:
             print(
                 f"collect    {name:<12} {metrics['rollouts_per_s']:,.0f} rollouts/s, {cpu / count * 1e6:,.0f} µs of CPU per rollout"
             )
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    all_cpu = ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime
+    server = all_cpu / count / len(cpus) - sum(cpus.values()) / len(cpus)
     ratio, load = speeds["2 workers"] / speeds["1 worker"], os.getloadavg()[0]
     print(
-        f"           load {load:.1f} on {os.cpu_count()} cores: the ratio needs two idle ones, and one for the server"
+        f"           load {load:.1f} on {os.cpu_count()} cores; the server took {server * 1e6:,.0f} µs of CPU per rollout, and"
+        " the ratio needs two idle cores beside its own"
     )
     return [
         Limit("collect, two processes: rollouts per second against one", ratio, 1.8, is_floor=True),
@@ -203,23 +211,23 @@ def verify(folder: Path, count: int) -> list[Limit]:
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "1"}]}
         ]
     }
-    rows = [
-        {
-            "_ng_task_index": n,
-            "_ng_rollout_index": 0,
-            "responses_create_params": {"input": f"{n}"},
-            "response": answer,
-        }
-        for n in range(count)
-    ]
-    (run / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "busy.py").write_text(
         "def verify(task, response):\n    return float(sum(range(400_000)) > 0)\n"
     )
     (folder / "waits.py").write_text(
         "import time\ndef verify(task, response):\n    time.sleep(0.1)\n    return 1.0\n"
     )
-    for name, counts, goal in (("busy", (1, 2), 1.8), ("waits", (1, 8), 7.0)):
+    for name, counts, goal, verdicts in (("busy", (1, 2), 1.8, 4 * count), ("waits", (1, 8), 7.0, count)):
+        rows = [
+            {
+                "_ng_task_index": n,
+                "_ng_rollout_index": 0,
+                "responses_create_params": {"input": f"{n}"},
+                "response": answer,
+            }
+            for n in range(verdicts)
+        ]
+        (run / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         rates, seconds = [], []
         for workers in counts:
             words = [
