@@ -31,6 +31,14 @@ def write(folder: Path, rows: list[JsonObject], name: str = "rollouts.jsonl") ->
     return path
 
 
+def opposite_verdicts(rows: list[JsonObject], verifier: str) -> list[JsonObject]:
+    """Verdicts that give each row the other reward."""
+    keys = ("_ng_task_index", "_ng_rollout_index")
+    return [
+        {**{key: row[key] for key in keys}, "verifier": verifier, "reward": 1 - row["reward"]} for row in rows
+    ]
+
+
 # Equal rewards
 
 
@@ -128,16 +136,7 @@ def test_rewards_that_name_no_verifier_are_compared_as_recorded(tmp_path: Path) 
     path = write(
         tmp_path, [{**row, "reward": None} if number < 8 else row for number, row in enumerate(rows)]
     )
-    verdicts = [
-        {
-            "_ng_task_index": row["_ng_task_index"],
-            "_ng_rollout_index": row["_ng_rollout_index"],
-            "verifier": "math",
-            "reward": 1 - row["reward"],
-        }
-        for row in rows
-    ]
-    write(tmp_path, verdicts, "rollouts_verdicts.jsonl")
+    write(tmp_path, opposite_verdicts(rows, "math"), "rollouts_verdicts.jsonl")
     found = next(one for one in check_run(path).findings if one.id == "verifiers-disagree")
     assert found.next is not None and found.next.endswith("--diff recorded math")
 
@@ -147,16 +146,7 @@ def test_a_verdict_of_the_verifier_that_counts_is_no_second_opinion(tmp_path: Pa
     for row in rows:
         row["_rf"] = {"verifier": "exact"}
     path = write(tmp_path, rows)
-    same = [
-        {
-            "_ng_task_index": row["_ng_task_index"],
-            "_ng_rollout_index": row["_ng_rollout_index"],
-            "verifier": "exact",
-            "reward": 1 - row["reward"],
-        }
-        for row in rows
-    ]
-    write(tmp_path, same, "rollouts_verdicts.jsonl")
+    write(tmp_path, opposite_verdicts(rows, "exact"), "rollouts_verdicts.jsonl")
     assert "verifiers-disagree" not in levels(check_run(path))
 
 

@@ -10,9 +10,7 @@ import pytest
 from rollforge.errors import DataError, Exit
 from rollforge.steps import merge
 from rollforge.steps.metrics import summarize_run
-from rollforge.store.shard_plan import ShardPlan, create_plan, even_ranges
-from rollforge.store.shard_storage import DiskStorage
-from rollforge.store.shards import take
+from tests.sharded_runs import shard_rollouts, write_sharded_run
 
 TASKS, SAMPLES, SHARDS = 12, 3, 2
 
@@ -31,29 +29,9 @@ def line(task: int, sample: int, *, size: int = 100) -> bytes:
 
 def made_run(run: Path, *, size: int = 100) -> Path:
     """A finished run, its rows in the order of samples."""
-    run.mkdir()
-    tasks = "".join(f'{{"_ng_task_index":{task}}}\n' for task in range(TASKS))
-    (run / "rollouts_tasks.jsonl").write_text(tasks)
-    (run / "rollouts_run.json").write_text(json.dumps({"rollforge": "0"}))
-    storage = DiskStorage(run / "shards")
-    plan = ShardPlan(
-        run="r", created=1.0, fingerprint={}, tasks=TASKS, samples=SAMPLES, tasks_bytes=len(tasks), tasks_sha256="",
-        ranges=even_ranges(TASKS, SHARDS),
-    )  # fmt: skip
-    create_plan(storage, plan)
-    for shard, within in enumerate(plan.ranges):
-        lease = take(storage, plan, shard)
-        assert lease is not None
-        path = rollouts(run, shard)
-        path.parent.mkdir(parents=True)
-        keys = [(task, sample) for sample in range(SAMPLES) for task in range(within.first, within.end)]
-        path.write_bytes(b"".join(line(*key, size=size) for key in keys))
-        lease.end("complete", finished=len(keys))
-    return run
-
-
-def rollouts(run: Path, shard: int) -> Path:
-    return run / "shards" / f"{shard:05d}" / "e1" / "rollouts.jsonl"
+    return write_sharded_run(
+        run, lambda task, sample: line(task, sample, size=size), tasks=TASKS, samples=SAMPLES, shards=SHARDS
+    )
 
 
 @pytest.mark.parametrize("size", [100, 2_000])
@@ -67,7 +45,7 @@ def test_the_merged_file_has_every_row_in_the_order_of_keys(tmp_path: Path, size
 @pytest.mark.timeout(30)
 def test_a_part_that_was_copied_incompletely_leaves_gaps(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run")
-    path = rollouts(run, 1)
+    path = shard_rollouts(run, 1)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2 + 10])
     result = merge.merge_run(run)
@@ -78,7 +56,7 @@ def test_a_part_that_was_copied_incompletely_leaves_gaps(tmp_path: Path) -> None
 
 def test_a_part_that_is_missing_is_named_with_its_shard(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run")
-    rollouts(run, 1).unlink()
+    shard_rollouts(run, 1).unlink()
     for read in (merge.merge_run, summarize_run):
         with pytest.raises(DataError, match=r"e1/rollouts\.jsonl is missing") as caught:
             read(run)
@@ -88,7 +66,7 @@ def test_a_part_that_is_missing_is_named_with_its_shard(tmp_path: Path) -> None:
 
 def test_rows_of_other_programs_are_ordered_too_and_what_is_no_row_is_counted(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run")
-    path = rollouts(run, 0)
+    path = shard_rollouts(run, 0)
     rows = [json.loads(row) for row in path.read_bytes().splitlines()]
     text = b"".join(json.dumps(row, sort_keys=True).encode() + b"\n" for row in rows) + b"no row\n\n"
     path.write_bytes(text)

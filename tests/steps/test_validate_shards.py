@@ -11,10 +11,8 @@ from rollforge.cli import main
 from rollforge.errors import UsageError
 from rollforge.steps.merge import merge_run
 from rollforge.steps.validate import ValidateOptions, validate_files
-from rollforge.store.shard_plan import ShardPlan, create_plan, even_ranges
-from rollforge.store.shard_storage import DiskStorage
-from rollforge.store.shards import take
 from tests.builders import make_rollout
+from tests.sharded_runs import shard_rollouts, write_sharded_run
 
 TASKS, SAMPLES, SHARDS = 4, 2, 3
 
@@ -22,39 +20,15 @@ TASKS, SAMPLES, SHARDS = 4, 2, 3
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A finished run whose tasks all have one prompt, so that only rows of one file may be compared."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "rollouts_tasks.jsonl").write_text(
-        "".join(f'{{"_ng_task_index":{task}}}\n' for task in range(TASKS))
-    )
-    (folder / "rollouts_run.json").write_text(json.dumps({"rollforge": "0"}))
-    storage = DiskStorage(folder / "shards")
-    plan = ShardPlan(
-        run="r", created=1.0, fingerprint={}, tasks=TASKS, samples=SAMPLES, tasks_bytes=0, tasks_sha256="",
-        ranges=even_ranges(TASKS, SHARDS),
-    )  # fmt: skip
-    create_plan(storage, plan)
-    for shard, within in enumerate(plan.ranges):
-        lease = take(storage, plan, shard)
-        assert lease is not None
-        rows = [
-            make_rollout(task, sample, prompt="the question of all tasks")
-            for task in range(within.first, within.end)
-            for sample in range(SAMPLES)
-        ]
-        path = part(folder, shard)
-        path.parent.mkdir(parents=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        lease.end("complete", finished=len(rows))
-    return folder
 
+    def line(task: int, sample: int) -> bytes:
+        return json.dumps(make_rollout(task, sample, prompt="the question of all tasks")).encode() + b"\n"
 
-def part(run: Path, shard: int) -> Path:
-    return run / "shards" / f"{shard:05d}" / "e1" / "rollouts.jsonl"
+    return write_sharded_run(tmp_path / "run", line, tasks=TASKS, samples=SAMPLES, shards=SHARDS)
 
 
 def test_shards_are_one_run_and_bytes_that_do_not_count_are_not_read(run: Path) -> None:
-    with part(run, 1).open("a") as zombie:
+    with shard_rollouts(run, 1).open("a") as zombie:
         zombie.write("written after the shard was taken over\n")
     report = validate_files([run])
     assert report.ok
@@ -71,8 +45,8 @@ def test_a_merged_file_that_is_older_than_the_shards_is_not_taken_for_the_run(ru
     assert validate_files([merged]).files[0].rows == 1
 
 
-def test_a_bad_line_is_named_by_its_part(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = part(run, 2)
+def test_a_bad_line_is_named_by_its_shard_rollouts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shard_rollouts(run, 2)
     first, second, *others = path.read_bytes().splitlines(keepends=True)
     bad = b"[" * (len(second) - 1) + b"\n"
     path.write_bytes(first + bad + b"".join(others))

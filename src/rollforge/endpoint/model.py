@@ -67,7 +67,7 @@ class ModelAnswer(msgspec.Struct, frozen=True):
 
 
 def other_names(own: str, names: Iterable[str]) -> str:
-    """The first of the names in answers that are not our `own` for the model; empty if there are none."""
+    """Up to three names of the model in answers, other than `own`, joined; empty if there are none."""
     return ", ".join(sorted(name for name in set(names) if name not in (own, "None"))[:3])
 
 

@@ -12,13 +12,13 @@ import msgspec
 
 from rollforge.cli.render.console import err, say
 from rollforge.statistics.counts import count_of
-from rollforge.steps.prepare import KEPT_BY
+from rollforge.steps.prepare import DECIDED_BY, KEPT_BY
 
 if TYPE_CHECKING:
     from rollforge.steps.prepare import DatasetManifest
 
-_DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
-"""Reason why a rollout is left out → the option whose value decides it."""
+_WITH_THRESHOLD = ("below threshold", "gap too small")
+"""Reasons why a rollout is left out that are shown with their threshold."""
 _NOT_COUNTED = {
     "failed_attempts": "failed attempts on record are no rollouts and not counted here",
     "rejected_lines": "lines are no rollouts and not counted here",
@@ -139,7 +139,7 @@ def _option(reason: str, thresholds: dict[str, Any]) -> str:
     """The option and value that dropped these rollouts, or the option that would keep them."""
     if reason in KEPT_BY:
         return f" ({KEPT_BY[reason]} keeps them)"
-    option = _DECIDED_BY.get(reason, "")
+    option = DECIDED_BY[reason][0] if reason in _WITH_THRESHOLD else ""
     return (
         f" (--{option.replace('_', '-')} {thresholds[option]:g})"
         if thresholds.get(option) is not None

@@ -10,9 +10,10 @@ from rollforge.steps.prepare.lineage import Lineage, Origin, trace
 from rollforge.steps.prepare.pipeline import carry_out, prepare, understand
 from rollforge.steps.prepare.push import PushTarget, push_dataset
 from rollforge.steps.prepare.rebuild import prepare_again
-from rollforge.steps.prepare.settings import KEPT_BY, Settings
+from rollforge.steps.prepare.settings import DECIDED_BY, KEPT_BY, Settings
 
 __all__ = [
+    "DECIDED_BY",
     "KEPT_BY",
     "CheckRecord",
     "DatasetManifest",

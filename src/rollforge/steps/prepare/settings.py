@@ -158,7 +158,7 @@ _LEAST = {
 }
 """Smallest allowed value of an option."""
 
-_DECIDED_BY: Mapping[str, tuple[str, ...]] = {
+DECIDED_BY: Mapping[str, tuple[str, ...]] = {
     "below threshold": ("min_reward",),
     "beyond the best of its task": ("per_task",),
     "gap too small": ("min_gap", "max_pairs", "length_ratio"),
@@ -184,7 +184,7 @@ KEPT_BY: Mapping[str, str] = {"truncated": "--keep-truncated", "error text as an
 def flags_behind(reason: str, settings: Settings, derived: Mapping[str, object]) -> list[str]:
     """The flags behind a reason, each with its value: those that were given, and thresholds `derived` from the rewards."""
     flags = []
-    for name in _DECIDED_BY.get(reason, ()):
+    for name in DECIDED_BY.get(reason, ()):
         value = getattr(settings, name)
         if value == getattr(Settings, name):
             value = derived.get(name)
