@@ -10,7 +10,8 @@ import pytest
 from rollforge.index import open_index
 from tests.builders import make_rollout, write_rows
 from tests.cli.test_reading_commands import Called
-from tests.steps.test_merge import SHARDS, made_run, rollouts
+from tests.sharded_runs import shard_rollouts
+from tests.steps.test_merge import SHARDS, made_run
 
 
 @pytest.fixture
@@ -33,8 +34,8 @@ def append(run: Path, line: bytes) -> None:
 def judged(run: Path) -> Path:
     """The run of shards with a reward in every row, each as long as it was."""
     for shard in range(SHARDS):
-        text = rollouts(run, shard).read_bytes()
-        rollouts(run, shard).write_bytes(text.replace(b'"text":"xxxxxxxxxxx', b'"reward":1,"text":"'))
+        text = shard_rollouts(run, shard).read_bytes()
+        shard_rollouts(run, shard).write_bytes(text.replace(b'"text":"xxxxxxxxxxx', b'"reward":1,"text":"'))
     return run
 
 
